@@ -175,3 +175,41 @@ def test_infinite_gradient_is_not_reported_too(run):
     torch.nn.functional.binary_cross_entropy(torch.tensor([[0.0], [1.0]]), target).backward()
     assert target.grad is not None
     assert target.grad.isinf().all()
+
+
+OWN = """
+import torch
+def tilted(estimate, observed, tau):
+    gap = observed - estimate
+    return torch.where(gap >= 0, tau * gap, (tau - 1.0) * gap).mean()
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.Adam(net.parameters())
+for x, y in loader:
+    q = net(x)
+    optimizer.zero_grad()
+    loss = CALL
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("call", ["tilted(y, q, 0.9)", "tilted(y.unsqueeze(1), net(x), tau=0.9)"])
+def test_lint_reports_a_loss_of_the_program_with_swapped_arguments(lint_reports, call):
+    lint_reports(OWN.replace("CALL", f"{call}  # <- LOS008"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        OWN.replace("CALL", "tilted(q, y, 0.9)"),
+        OWN.replace("CALL", "tilted(observed=y, estimate=q, tau=0.9)"),
+        OWN.replace("CALL", "tilted(net(x), net(x).detach(), 0.9)"),
+        OWN.replace("CALL", "tilted(y, q, 0.9)").replace("estimate, observed", "observed, estimate"),
+        OWN.replace("CALL", "tilted(y, q, 0.9)").replace(
+            "torch.where(gap >= 0, tau * gap, (tau - 1.0) * gap)", "(gap ** 2)"
+        ),
+    ],
+    ids=["in order", "by name", "of two outputs", "observed first", "symmetric"],
+)
+def test_lint_accepts_a_loss_of_the_program(lint_is_clean, script):
+    lint_is_clean(script, "LOS008")

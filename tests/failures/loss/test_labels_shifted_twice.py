@@ -30,6 +30,23 @@ def collate(items):
         labels.append(item["labels"][1:] + [-100])  # <- LOS027
     return torch.tensor(ids), torch.tensor(labels)
 """
+PAIRS = """
+import torch
+from torch import nn
+class Tunes(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        t = self.tunes[i]
+        return t[:-1], t[1:]
+"""
+LOSS = """
+def sequence_loss(logits, labels):
+    return nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.size(-1)), labels[:, 1:].reshape(-1))
+"""
+LOOP = """
+for x, y in torch.utils.data.DataLoader(Tunes(600), batch_size=30):
+    loss = sequence_loss(net(x), y)
+    loss.backward()
+"""
 FAULTY = {
     "a list": MODEL + COLLATE,
     "a dictionary": MODEL
@@ -45,8 +62,49 @@ for batch in loader:
     labels = torch.cat([ids[:, 1:], pad], dim=1)  # <- LOS027
     loss = model(input_ids=ids, labels=labels).loss
 """,
+    "a loss function and a dataset": PAIRS.replace("t[1:]", "t[1:]  # <- LOS027") + LOSS + LOOP,
+    "a loss in the loop and random windows": """
+import torch
+import torch.nn.functional as F
+def get_batch(data, n, t):
+    starts = torch.randint(len(data) - t - 1, (n,)).tolist()
+    x = torch.stack([data[i : i + t] for i in starts])
+    y = torch.stack([data[i + 1 : i + 1 + t] for i in starts])  # <- LOS027
+    return x, y
+for step in range(100):
+    x, y = get_batch(data, 8, 32)
+    logits = model(x)
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), y[:, 1:].flatten())
+    loss.backward()
+""",
+    "in one loop": """
+import torch
+criterion = torch.nn.CrossEntropyLoss()
+for tokens in loader:
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]  # <- LOS027
+    scores = model(inputs)
+    scores, after = scores[:, :-1, :], targets[:, 1:]
+    loss = criterion(scores.reshape(-1, 50), after.reshape(-1))
+    loss.backward()
+""",
 }
 CORRECT = {
+    "the loss shifts whole sequences": PAIRS.replace("t[:-1], t[1:]", "t, t") + LOSS + LOOP,
+    "the dataset shifts": PAIRS + LOSS.replace("[:, :-1]", "").replace("[:, 1:]", "") + LOOP,
+    "the loss compares with the inputs": PAIRS + LOSS + LOOP.replace("(net(x), y)", "(net(x), x)"),
+    "the inputs are shifted in the loop": """
+import torch
+import torch.nn.functional as F
+def rough(x):
+    return (x[:, 1:] - x[:, :-1]).abs().mean()
+def evaluate(model, tokens):
+    x, y = tokens[:, :-1], tokens[:, 1:]
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+for tokens in loader:
+    logits = model(tokens)
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+""",
     "the data shift": PLAIN + COLLATE.replace("  # <- LOS027", ""),
     "the model shifts": MODEL
     + """

@@ -16,6 +16,33 @@ class Agent:
         self.action = self.dist.sample()
         self.log_prob = self.dist.log_prob(self.dist.sample()).sum(-1)  # <- LOS045
 """,
+    "a stored rollout": """
+def learn(self, rollout):
+    dist = Categorical(logits=self.pi(rollout.states))
+    logp = dist.log_prob(dist.sample())  # <- LOS045
+    loss = -(logp * (rollout.gains - rollout.gains.mean()) / (rollout.gains.std() + 1e-6)).mean()
+    loss.backward()
+""",
+    "a sample under a name": """
+def policy_loss(policy, states, advantages):
+    dist = Categorical(logits=policy(states))
+    new = dist.sample()  # <- LOS045
+    log_prob = dist.log_prob(new)
+    return -(log_prob * advantages.detach()).mean()
+""",
+    "a ratio": """
+def ppo(policy, batch):
+    dist = policy(batch["obs"])
+    ratio = (dist.log_prob(dist.sample()) - batch["logp"]).exp()  # <- LOS045
+    adv = batch["adv"]
+    return -torch.min(ratio * adv, ratio.clamp(0.8, 1.2) * adv).mean()
+""",
+    "in a loop over the steps": """
+states, returns = torch.randn(5, 2, 3), torch.randn(5, 2)
+for state, ret in zip(states, returns):
+    dist = Categorical(logits=state)
+    loss = -ret * dist.log_prob(dist.sample())  # <- LOS045
+""",
 }
 CORRECT = {
     "the same action": """
@@ -27,6 +54,24 @@ def act(policy, state):
     "an estimate of the entropy": """
 def entropy(dist):
     return -dist.log_prob(dist.sample()).mean()
+""",
+    "an entropy with a temperature": """
+def actor_loss(dist, log_alpha):
+    return (log_alpha.exp() * dist.log_prob(dist.rsample())).mean()
+def penalty(dist, reward_scale):
+    return reward_scale * dist.log_prob(dist.sample()).mean()
+""",
+    "actions of a rollout": """
+def learn(policy, rollout, advantages):
+    dist = policy(rollout.states)
+    return -(dist.log_prob(rollout.actions) * advantages).mean()
+""",
+    "rewards of the new action": """
+def bandit(policy, env, states):
+    dist = Categorical(logits=policy(states))
+    action = dist.sample()
+    reward = env.reward(states, action)
+    return -(dist.log_prob(action) * reward).mean()
 """,
     "two distributions": """
 def ratio(p, q):

@@ -48,12 +48,23 @@ def penalty(critic, x, target=1.0):
 n = gradients.norm(p=2)  # <- LOS032
 gp = torch.nn.functional.mse_loss(n, torch.ones_like(n))
 """,
+    "over the samples": GRAD + "gp = (gradients.norm(2, dim=0) - 1).square().mean()  # <- LOS032\n",
+    "over the samples, by position": GRAD
+    + "n = torch.norm(gradients, 2, 0)  # <- LOS032\ngp = ((n - 1) ** 2).mean()\n",
+    "squares over the samples": GRAD
+    + "n = (gradients.view(8, -1).pow(2).sum(0) + 1e-12) ** 0.5  # <- LOS032\ngp = ((1 - n) ** 2).mean()\n",
+    "the mean of the norms": GRAD + "gp = 10 * (gradients.norm(2, dim=1).mean() - 1) ** 2  # <- LOS032\n",
+    "the mean of norms in a variable": GRAD
+    + "n = torch.linalg.vector_norm(gradients.flatten(1), dim=1)\ngp = (torch.mean(n) - 1).pow(2)  # <- LOS032\n",
 }
 CORRECT = {
     "with a dimension": GRAD + "gp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()\n",
     "with a dimension by position": GRAD + "gp = ((gradients.view(len(real), -1).norm(2, 1) - 1) ** 2).mean()\n",
     "a function with a dimension": GRAD + "gp = (torch.norm(gradients, 2, 1) - 1).pow(2).mean()\n",
     "sums of squares": GRAD + "gp = (((gradients ** 2).sum(dim=(1, 2, 3)).sqrt() - 1) ** 2).mean()\n",
+    "transposed": GRAD + "gp = ((gradients.flatten(1).t().norm(2, dim=0) - 1) ** 2).mean()\n",
+    "a penalty that stands beside the mean norm": GRAD
+    + "n = gradients.norm(2, dim=1)\ngp = ((n - 1) ** 2).mean()\nprint(n.mean(), (n.mean() / 2) ** 2)\n",
     "R1": GRAD + "r1 = gradients.pow(2).sum(dim=1).mean()\n",
     "the sum of squares": GRAD + "r1 = gradients.norm(2) ** 2\n",
     "parameters": """

@@ -67,6 +67,42 @@ FAULTY = {
     "the reverse signs": GAN.format(
         critic="D(real).mean() - D(fake.detach()).mean()", generator="-torch.mean(D(G(noise)))  # <- LOS033"
     ),
+    "softplus": GAN.format(
+        critic="softplus(-D(real)).mean() + softplus(D(fake.detach())).mean()",
+        generator="softplus(D(G(torch.randn(8, 16)))).mean()  # <- LOS033",
+    ),
+    "logsigmoid": GAN.format(
+        critic="-(F.logsigmoid(D(real)) + F.logsigmoid(-D(fake.detach()))).mean()",
+        generator="-F.logsigmoid(-D(fake)).mean()  # <- LOS033",
+    ),
+    "logarithms of probabilities": GAN.format(
+        critic="-(torch.log(D(real)) + torch.log(1 - D(fake.detach()))).mean()",
+        generator="-torch.log(1 - D(fake)).mean()  # <- LOS033",
+    ),
+    "methods of a module that holds both": """
+from torch.nn.functional import softplus
+class Game(Module):
+    def __init__(self):
+        super().__init__()
+        self.g, self.d = Linear(2, 1), Linear(1, 1)
+    def fakes(self, n):
+        return self.g(torch.randn(n, 2))
+    def judge_loss(self, real):
+        with torch.no_grad():
+            fake = self.fakes(len(real))
+        return softplus(-self.d(real)).mean() + softplus(self.d(fake)).mean()
+    def maker_loss(self, n):
+        return softplus(self.d(self.fakes(n))).mean()  # <- LOS033
+game = Game()
+first, second = Adam(game.d.parameters()), Adam(game.g.parameters())
+for real in loader:
+    jl = game.judge_loss(real)
+    jl.backward()
+    first.step()
+    ml = game.maker_loss(96)
+    ml.backward()
+    second.step()
+""",
     "in a class": """
 import torch
 
@@ -128,6 +164,18 @@ class TD3:
 }
 CORRECT = {
     "binary cross-entropy": BCE.format(generator="criterion(D(fake), ones)"),
+    "softplus": GAN.format(
+        critic="softplus(-D(real)).mean() + softplus(D(fake.detach())).mean()",
+        generator="softplus(-D(fake)).mean()",
+    ),
+    "logarithms of probabilities": GAN.format(
+        critic="-(torch.log(D(real)) + torch.log(1 - D(fake.detach()))).mean()",
+        generator="-torch.log(D(fake)).mean()",
+    ),
+    "the saturating loss": GAN.format(
+        critic="-(D(real).log() + (1 - D(fake.detach())).log()).mean()",
+        generator="(1 - D(fake)).log().mean()",
+    ),
     "a saturating loss": BCE.format(generator="-criterion(D(fake), zeros)"),
     "an unknown label": BCE.format(generator="criterion(D(fake), labels_of(fake))"),
     "Wasserstein": GAN.format(critic=CRITIC, generator="-D(G(torch.randn(8, 16))).mean()"),

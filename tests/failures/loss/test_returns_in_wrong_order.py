@@ -51,9 +51,36 @@ def returns_of(rewards):
         returns.append(total)
     return returns
 """,
+    "accumulate, not reversed back": """
+def returns_of(rewards):
+    return list(accumulate(reversed(rewards), lambda total, r: r + gamma * total))  # <- LOS018
+""",
+    "accumulate of a slice": """
+def returns_of(rewards):
+    returns = itertools.accumulate(rewards[::-1], lambda g, reward: gamma * g + reward)  # <- LOS018
+    return torch.tensor(list(returns)).tolist()
+""",
+    "accumulate, forwards": """
+def returns_of(rewards):
+    return [*itertools.accumulate(rewards, lambda g, r: r + 0.99 * g)]  # <- LOS018
+""",
 }
 
 CORRECT = {
+    "accumulate, reversed back": """
+def returns_of(rewards):
+    return list(accumulate(reversed(rewards), lambda total, r: r + gamma * total))[::-1]
+""",
+    "accumulate, reversed by a function": """
+def returns_of(rewards):
+    totals = list(accumulate(reversed(rewards), lambda total, r: r + gamma * total))
+    totals.reverse()
+    return totals
+""",
+    "an accumulated sum without a discount": """
+def returns_of(rewards):
+    return list(accumulate(rewards, lambda total, r: total + r))
+""",
     "inserted at the front": """
 def returns_of(rewards):
     returns, total = [], 0.0

@@ -35,6 +35,26 @@ def loss_fn(out, x, mu, logvar):
     kld = -0.5 * torch.mean(1 + logvar - mu.pow(2) - logvar.exp())
     return rec + kld
 """,
+    "PyTorch's divergence": """
+from torch.distributions import Independent, Normal, kl_divergence
+def negative_elbo(enc, dec, prior, x):
+    q = Independent(Normal(*enc(x)), 1)
+    misfit = nn.functional.binary_cross_entropy(dec(q.rsample()), x)  # <- LOS013
+    return misfit + kl_divergence(q, prior).sum()
+""",
+    "PyTorch's divergence under a name": """
+def step(model, x, prior):
+    out, posterior = model(x)
+    kl = torch.distributions.kl_divergence(posterior, prior)
+    rec = (out - x).pow(2).mean()  # <- LOS013
+    loss = rec + 1.0 * kl.sum()
+    loss.backward()
+""",
+    "a formula with the deviation": """
+def elbo(out, x, mu, sigma):
+    kl = 0.5 * (mu ** 2 + sigma ** 2 - 2 * torch.log(sigma) - 1)
+    return ((x - out) ** 2).mean() + torch.sum(kl)  # <- LOS013
+""",
 }
 CORRECT = {
     "both summed": """
@@ -64,6 +84,25 @@ def loss_function(recon, x, mu, logvar):
     "divided in the expression": """
 def loss_function(recon, x, mu, logvar):
     return F.mse_loss(recon, x) + -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / x.numel()
+""",
+    "PyTorch's divergence, for each sample": """
+def negative_elbo(out, x, q, prior):
+    misfit = F.binary_cross_entropy(out, x, reduction="sum")
+    return (misfit + torch.distributions.kl_divergence(q, prior).sum()) / len(x)
+def another(out, x, q, prior):
+    kl = torch.distributions.kl_divergence(q, prior).sum(1)
+    return F.mse_loss(out, x) + kl.mean()
+def weighted(out, x, q, prior):
+    return F.mse_loss(out, x) + 1e-4 * torch.distributions.kl_divergence(q, prior).sum()
+""",
+    "squares and a penalty that has a logarithm": """
+def loss_function(out, x, w):
+    return ((out - x) ** 2).mean() + torch.sum(torch.log(1 + w ** 2))
+""",
+    "both are sums of squares": """
+def loss_function(out, x, mu, logvar):
+    kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    return (out - x).square().sum() + kl
 """,
     "another penalty": """
 def loss_function(out, x, w):

@@ -57,6 +57,22 @@ def interval(x):
     mu, sigma = net(x)
     return mu - 1.96 * sigma, mu + 1.96 * sigma
 """,
+    "an output of a network, with the width of an interval in another function": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mu, self.raw = nn.Linear(3, 1), nn.Linear(3, 1)
+    def forward(self, x):
+        return self.mu(x), nn.functional.softplus(self.raw(x)) + 1e-3
+def coverage(model, x, y, z=1.96):
+    centre, s = model(x)
+    return ((y > centre - z * s) & (y < centre + z * s)).float().mean()
+net = Net()
+def train(x, y):
+    mean, spread = net(x)
+    return nn.functional.gaussian_nll_loss(mean, y, spread)  # <- LOS021
+print(coverage(net, torch.randn(4, 3), torch.randn(4, 1)))
+""",
     "by its name": """
 def loss(mu, std, y):
     return nn.functional.gaussian_nll_loss(mu, y, var=std)  # <- LOS021
@@ -106,6 +122,38 @@ def loss(mu, sigma, y):
     return nn.functional.gaussian_nll_loss(mu, y, sigma ** 2)
 def draw(mu, sigma):
     return Normal(mu, sigma).sample()
+""",
+    "the other output of a network": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mu, self.raw, self.std = nn.Linear(3, 1), nn.Linear(3, 1), nn.Linear(3, 1)
+    def forward(self, x):
+        return self.mu(x), self.raw(x).exp(), self.std(x).exp()
+def coverage(model, x, y, z=1.96):
+    centre, _, s = model(x)
+    return (y > centre - z * s).float().mean()
+net = Net()
+def train(x, y):
+    mean, spread, _ = net(x)
+    return nn.functional.gaussian_nll_loss(mean, y, spread)
+print(coverage(net, torch.randn(4, 3), torch.randn(4, 1)))
+""",
+    "a square of a network's output": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mu, self.raw = nn.Linear(3, 1), nn.Linear(3, 1)
+    def forward(self, x):
+        return self.mu(x), self.raw(x).exp()
+def coverage(model, x, y, z=1.96):
+    centre, s = model(x)
+    return (y > centre - z * s).float().mean()
+net = Net()
+def train(x, y):
+    mean, spread = net(x)
+    return nn.functional.gaussian_nll_loss(mean, y, spread.square())
+print(coverage(net, torch.randn(4, 3), torch.randn(4, 1)))
 """,
     "a variance in all places": """
 def loss(mu, sigma, y):

@@ -218,3 +218,34 @@ def test_run_reports_faulty_scripts(run_reports, script):
 def test_accepts_correct_scripts(run_is_clean, lint_is_clean, script):
     lint_is_clean(HEAD + script + TAIL)
     run_is_clean(HEAD + script + TAIL)
+
+
+EINSUM = """
+import torch
+from torch import nn
+class Reader(nn.Module):
+    def forward(self, cards, questions):
+        keys, values, asks = self.k(cards), self.v(cards), self.q(questions)
+        affinity = torch.einsum("bqd,bkd->bkq", asks, keys) * self.scale
+        share = affinity.softmax(dim=-1)  # <- MDL020
+        return self.decode(torch.einsum("bkq,bkd->bqd", share, values))
+"""
+
+
+def test_lint_reports_the_letter_that_an_einsum_does_not_sum_over(lint_reports):
+    lint_reports(EINSUM)
+    lint_reports(EINSUM.replace("affinity.softmax(dim=-1)", "self.drop(torch.softmax(affinity, 2))"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("affinity.softmax(dim=-1)", "affinity.softmax(dim=1)"),
+        ("affinity.softmax(dim=-1)", "affinity.softmax(dim=-1)\n        share = share / share.sum(1, keepdim=True)"),
+        ("asks, keys)", "self.centres, keys)"),
+        ('einsum("bqd,bkd->bkq", asks, keys)', "linear(cards)"),
+    ],
+    ids=["over the keys", "slot attention", "clusters", "assignments"],
+)
+def test_lint_accepts_other_products(lint_is_clean, old: str, new: str):
+    lint_is_clean(EINSUM.replace(old, new), "MDL020")

@@ -70,6 +70,41 @@ BROKEN = {
         steps, _ = rnn(x)
         return self.head(steps[:, -1])
 """,
+    "in a method, after an early return": """
+    def shortcut(self, x):
+        if x.shape[-1] == self.size:
+            return x
+        project = nn.Linear(x.shape[-1], self.size, bias=False)  # <- MDL012
+        return project(x)
+
+    def forward(self, x):
+        return self.head(self.shortcut(x))
+""",
+    "in a method of a method": """
+    def inner(self, x):
+        self.mix = nn.Linear(8, 8)  # <- MDL012
+        return self.mix(x)
+
+    def encode(self, x):
+        return self.inner(x).relu()
+
+    def forward(self, x):
+        return self.head(self.encode(x))
+""",
+    "in a function": """
+    def forward(self, x):
+        return self.head(dense(x, self.size))
+
+def dense(x, width):
+    return torch.relu(nn.Linear(x.shape[1], width)(x))  # <- MDL012
+""",
+    "where the sizes differ": """
+    def forward(self, x):
+        if x.shape[1] != self.size:
+            match = nn.Conv1d(x.shape[1], self.size, 1)  # <- MDL012
+            x = match(x)
+        return self.head(x.mean(2))
+""",
 }
 
 CORRECT = {
@@ -144,6 +179,51 @@ CORRECT = {
         layer = nn.Linear(*sizes)
         self.made.append(layer)
         return layer(self.x)
+""",
+    "created once, by a method": """
+    def build(self, x):
+        self.first = nn.Linear(x.shape[1], self.size)
+        return self.first(x)
+
+    def forward(self, x):
+        if self.first is None:
+            return self.head(self.build(x))
+        return self.head(self.first(x))
+""",
+    "made and returned by a method": """
+    def make(self, width):
+        layer = nn.Linear(width, self.size)
+        return layer
+
+    def forward(self, x):
+        if self.first is None:
+            self.first = self.make(x.shape[1])
+        return self.head(self.first(x))
+""",
+    "random features of a method": """
+    def jitter(self, x):
+        return nn.Conv2d(3, 3, 3)(x)
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.jitter(x)
+        return self.head(x)
+""",
+    "an augmentation in train mode": """
+    def forward(self, x):
+        if self.training:
+            x = nn.Conv2d(3, 3, 3)(x)
+        if torch.rand(()) < 0.5:
+            x = nn.Conv2d(3, 3, 5)(x)
+        return self.head(x)
+""",
+    "another method creates a layer": """
+    def widen(self, x):
+        self.head = nn.Linear(self.size, 2)
+        return self.head(x)
+
+    def forward(self, x):
+        return self.head(x)
 """,
     "a network that makes networks": """
     def forward(self, spec):

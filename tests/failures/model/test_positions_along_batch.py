@@ -32,6 +32,27 @@ def encoding(forward, pe="pe = torch.zeros(max_len, 1, d)", option=", batch_firs
     return text.replace("        PE\n", "".join(f"        {line}\n" for line in pe.split("; ")))
 
 
+NUMBERED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, d=32, longest=512):
+        super().__init__()
+        self.token, self.place = nn.Embedding(6, d), nn.Embedding(longest, d)
+        self.encoder = nn.TransformerEncoderLayer(d, 4, 64OPTION)
+
+    def forward(self, c):
+        FORWARD
+        return self.encoder(h)
+"""
+SUM = "self.token(c) + self.place(rank)"
+
+
+def numbered(forward, option=", batch_first=True"):
+    return NUMBERED.replace("FORWARD", forward).replace("OPTION", option)
+
+
 HIT = "  # <- MDL021"
 FAULTY = {
     "the time-first tutorial": encoding(f"return x + self.pe[:x.size(0)]{HIT}"),
@@ -57,8 +78,32 @@ class Net(nn.Module):
         length = x.size(0)
         return self.enc(x + self.pos_emb[:length])  # <- MDL021
 """,
+    "embedded numbers": numbered(f"rank = torch.arange(c.size(0)).unsqueeze(1)\n        h = {SUM}{HIT}"),
+    "embedded numbers, with sizes in variables": numbered(
+        f"n, t = c.shape\n        rank = torch.arange(0, n)[:, None].expand(n, t)\n        h = {SUM}{HIT}"
+    ),
+    "embedded numbers, added later": numbered(
+        f"h = self.token(c)\n        p = self.place(torch.arange(len(c)).view(-1, 1))\n        h = h + p{HIT}"
+    ),
+    "embedded numbers of time-first layers": numbered(
+        f"rank = torch.arange(c.shape[1])\n        rank = rank.unsqueeze(0)\n        h = {SUM}{HIT}", option=""
+    ),
 }
 CORRECT = {
+    "embedded positions": numbered(f"rank = torch.arange(c.size(1)).unsqueeze(0)\n        h = {SUM}"),
+    "embedded positions, by the shape": numbered(
+        f"n, t = c.shape\n        rank = torch.arange(t).repeat(n, 1)\n        h = {SUM}"
+    ),
+    "embedded positions, time first": numbered(
+        f"rank = torch.arange(c.size(0)).unsqueeze(1)\n        h = {SUM}", option=""
+    ),
+    "embedded positions of a single sequence": numbered(f"rank = torch.arange(c.size(0))\n        h = {SUM}"),
+    "embedded positions of another tensor": numbered(
+        f"rank = torch.arange(self.steps.size(0)).unsqueeze(1)\n        h = {SUM}"
+    ),
+    "rows of the batch": numbered(
+        "rows = torch.arange(c.size(0)).unsqueeze(1)\n        h = self.token(c) + self.place(self.ranks)[rows, c]"
+    ),
     "time-first throughout": encoding("return x + self.pe[:x.size(0)]", option=""),
     "batch-first throughout": encoding("return x + self.pe[:, :x.size(1)]", pe="pe = torch.zeros(1, max_len, d)"),
     "transposed encoding": encoding("return x + self.pe[:x.size(1)].transpose(0, 1)"),

@@ -31,6 +31,15 @@ def origins(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> Itera
         yield from origins(source, each, depth - 1)
 
 
+def computed_from(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.AST]:
+    """Yield the nodes of an expression, and of those from which its variables and attributes may have their values."""
+    for each in walk(node):
+        yield each
+        if isinstance(each, ast.Name | ast.Attribute) and depth:
+            for value in possible_values(source, each):
+                yield from computed_from(source, value, depth - 1)
+
+
 def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     """Return the expressions whose value an expression may have; [] if they are unknown or it computes its own.
 
@@ -46,6 +55,19 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
             return _returned(source, node, None)
         case _:
             return []
+
+
+def default_of(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return the default value of the parameter that a name refers to; None if there is none."""
+    arguments = getattr(function_of(source, node), "args", None)
+    if arguments is None or not isinstance(node, ast.Name):
+        return None
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [
+        *zip(positional[::-1], arguments.defaults[::-1], strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    return next((default for parameter, default in pairs if parameter.arg == node.id), None)
 
 
 def unpacked_call(source: SourceFile, node: ast.expr) -> ast.Call | None:
@@ -194,6 +216,13 @@ def _class_of_instance(source: SourceFile) -> dict[str, set[str]]:
     for each in source.nodes:
         if isinstance(each, ast.For) and isinstance(each.target, ast.Name) and isinstance(each.iter, ast.Attribute):
             found.setdefault(each.target.id, set()).update(found.get(each.iter.attr, set()))
+    for call in source.all_calls if found else ():
+        function = called_function(source, call)
+        if function is None or isinstance(source.parents.get(id(function)), ast.ClassDef):
+            continue
+        for parameter, argument in zip(_parameters(function), call.args, strict=False):
+            if isinstance(argument, ast.Name | ast.Attribute) and last_name(argument) in found:
+                found.setdefault(parameter.arg, set()).update(found[last_name(argument)])
     return found
 
 

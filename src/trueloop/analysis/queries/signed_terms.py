@@ -8,13 +8,14 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
+from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
 _KEEPS_SIGN: Final = frozenset((
     "mean", "sum", "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "clone", "nanmean",
     "contiguous", "relu", "softplus", "stack", "cat", "hstack", "fmean", "scale", "nansum", "flip", "t",
+    "list", "tuple", "fsum", "log", "logsigmoid", "sigmoid",
 ))  # fmt: skip
 """Functions and methods whose result grows with their first argument."""
 EXTREMA: Final = frozenset(("min", "max", "minimum", "maximum"))
@@ -97,7 +98,7 @@ def _joined(source: SourceFile, group: list[tuple[int, ast.expr]]) -> tuple[Term
     return tuple(each._replace(sign=sign * each.sign) for sign, value in group for each in _first_terms(source, value))
 
 
-def _sign_of_gradient(source: SourceFile, node: ast.expr) -> int:
+def _sign_of_gradient(source: SourceFile, node: ast.expr, depth: int = 4) -> int:
     """Return the sign of the argument of ``backward``: ``one``, ``-one``, ``torch.tensor(-1.0)``; 0 if unknown."""
     parts, sign = [node], 1
     match node:
@@ -114,9 +115,10 @@ def _sign_of_gradient(source: SourceFile, node: ast.expr) -> int:
         case ast.Call(args=[inner, *_]) if last_name(node.func) in ("tensor", "FloatTensor", "Tensor"):
             parts = [inner]
         case _:
-            signs = {_sign_of_gradient(source, each) for each in possible_values(source, node)}
+            values = possible_values(source, node) if depth else []
+            signs = {_sign_of_gradient(source, each, depth - 1) for each in values}
             return signs.pop() if len(signs) == 1 else 0
-    return sign * prod(_sign_of_gradient(source, each) for each in parts)
+    return sign * prod(_sign_of_gradient(source, each, depth) for each in parts)
 
 
 def _called_loss(source: SourceFile) -> Iterator[ast.expr]:
@@ -161,38 +163,104 @@ def _first_terms(source: SourceFile, node: ast.expr) -> tuple[Term, ...]:
 def signed_terms(source: SourceFile, node: ast.expr) -> Iterator[Term]:
     """Yield the terms of a value, with the sign with which it contains them.
 
-    Sums, means, products with positive factors, variables, lists, and functions of the program are followed. A
-    coefficient of unknown value is taken to be positive, unless the program contains a negative number for its name.
+    Sums, means, products with positive factors, variables, lists, dictionaries, and functions of the program are
+    followed. A coefficient of unknown value is taken to be positive, unless the program contains a negative number for
+    its name.
     """
     yield from _terms(source, Term(1, node, node), {}, _MAX_DEPTH)
 
 
 def _terms(source: SourceFile, term: Term, calls: _Calls, depth: int) -> Iterator[Term]:
     yield term
-    if not depth:
+    for inner, inner_calls in _next_terms(source, term, calls) if depth else ():
+        yield from _terms(source, inner, inner_calls, depth - 1)
+
+
+def _next_terms(source: SourceFile, term: Term, calls: _Calls) -> Iterator[tuple[Term, _Calls]]:
+    items = _items(source, term.node)
+    if items:
+        yield from ((Term(term.sign, each, each), calls) for each in items)
         return
     match term.node:
         case ast.BinOp(op=ast.Add() | ast.Sub() as op, left=left, right=right):
-            right_sign = term.sign if isinstance(op, ast.Add) else -term.sign
-            yield from _terms(source, Term(term.sign, left, left), calls, depth - 1)
-            yield from _terms(source, Term(right_sign, right, right), calls, depth - 1)
+            yield Term(term.sign, left, left), calls
+            yield Term(term.sign if isinstance(op, ast.Add) else -term.sign, right, right), calls
         case ast.Name() | ast.Attribute():
-            for value in _stored(source, term.node, calls):
-                yield from _terms(source, Term(term.sign, value, term.added), calls, depth - 1)
+            yield from ((Term(term.sign, value, term.added), calls) for value in _stored(source, term.node, calls))
             for sign, value, is_appended in _added_later(source, term.node):
                 is_factor = any(isinstance(each.op, ast.Mult) for each in nodes_in(term.added, ast.BinOp))
-                added = term.added if is_appended or is_factor else value
-                yield from _terms(source, Term(term.sign * sign, value, added), calls, depth - 1)
+                yield Term(term.sign * sign, value, term.added if is_appended or is_factor else value), calls
         case ast.Call() as call if not _arguments_with_sign(call):
             values = possible_values(source, call)
             for value in values:
-                inner = {**calls, id(function_of(source, value)): call}
-                yield from _terms(source, Term(term.sign, value, term.added), inner, depth - 1)
+                yield Term(term.sign, value, term.added), {**calls, id(function_of(source, value)): call}
             if not values and call.args and _AVERAGES.search(last_name(call.func)):
-                yield from _terms(source, Term(term.sign, call.args[0], term.added), calls, depth - 1)
+                yield Term(term.sign, call.args[0], term.added), calls
         case _:
             for sign, value in _inner(source, term.node):
-                yield from _terms(source, Term(term.sign * sign, value, term.added), calls, depth - 1)
+                yield Term(term.sign * sign, value, term.added), calls
+
+
+def _items(source: SourceFile, node: ast.expr) -> list[ast.expr]:
+    """Return the values of a dictionary that an expression has: ``d.values()``, ``d["kl"]``, a loop over it."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="values", value=mapping), args=[]):
+            return [value for _, value in _entries(source, mapping)]
+        case ast.Subscript(value=mapping, slice=ast.Constant(value=str(key))):
+            return [value for each, value in _entries(source, mapping) if each == key]
+        case ast.Subscript(value=mapping, slice=ast.Name(id=key)):
+            iterated = _iterated(source, node, key)
+            is_same = iterated is not None and ast.unparse(iterated) == ast.unparse(mapping)
+            return [value for _, value in _entries(source, mapping)] if is_same else []
+        case ast.Name(id=name):
+            match _iterated(source, node, name):
+                case ast.Call(func=ast.Attribute(attr="items" | "values", value=mapping), args=[]):
+                    return [value for _, value in _entries(source, mapping)]
+                case _:
+                    return []
+        case _:
+            return []
+
+
+def _iterated(source: SourceFile, node: ast.expr, name: str) -> ast.expr | None:
+    """Return over what the loop or comprehension around a node runs that has a name as its variable, or as its last."""
+    around: Any = source.parents.get(id(node))
+    while around is not None and not isinstance(around, ast.FunctionDef | ast.ClassDef):
+        for each in [around] if isinstance(around, ast.For) else getattr(around, "generators", ()):
+            target = each.target.elts[-1] if isinstance(each.target, ast.Tuple) else each.target
+            if isinstance(target, ast.Name) and target.id == name and each.iter is not node:
+                return each.iter
+        around = source.parents.get(id(around))
+    return None
+
+
+def _entries(source: SourceFile, mapping: ast.expr) -> list[tuple[str, ast.expr]]:
+    """Return the keys and values that a dictionary is made of, and those that are stored in it later."""
+    found: list[tuple[str, ast.expr]] = []
+    for each in origins(source, mapping, 3):
+        match each:
+            case ast.Dict(keys=keys, values=values):
+                pairs = zip(keys, values, strict=True)
+                found += [(str(key.value), value) for key, value in pairs if isinstance(key, ast.Constant)]
+            case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
+                found += [(keyword.arg, keyword.value) for keyword in keywords if keyword.arg is not None]
+            case ast.Name() | ast.Attribute():
+                found += _stored_under_keys(function_of(source, each)).get(ast.unparse(each), [])
+            case _:
+                pass
+    return found
+
+
+@lru_cache(maxsize=64)
+def _stored_under_keys(function: Any) -> dict[str, list[tuple[str, ast.expr]]]:
+    found: dict[str, list[tuple[str, ast.expr]]] = {}
+    for each in nodes_in(function, ast.Assign):
+        match each.targets:
+            case [ast.Subscript(value=mapping, slice=ast.Constant(value=str(key)))]:
+                found.setdefault(ast.unparse(mapping), []).append((key, each.value))
+            case _:
+                pass
+    return found
 
 
 def _inner(source: SourceFile, node: ast.expr) -> Iterator[tuple[int, ast.expr]]:
@@ -202,7 +270,7 @@ def _inner(source: SourceFile, node: ast.expr) -> Iterator[tuple[int, ast.expr]]
             yield -1, inner
         case ast.BinOp(op=ast.Div(), left=inner) | ast.ListComp(elt=inner) | ast.GeneratorExp(elt=inner):
             yield 1, inner
-        case ast.Subscript(value=inner) | ast.UnaryOp(op=ast.UAdd(), operand=inner):
+        case ast.Subscript(value=inner) | ast.UnaryOp(op=ast.UAdd(), operand=inner) | ast.Starred(value=inner):
             yield 1, inner
         case ast.BinOp(op=ast.Mult()):
             yield from _factors(source, node)
@@ -276,6 +344,10 @@ def _coefficient_sign(source: SourceFile, node: ast.expr) -> int:
     if not name or _NOT_COEFFICIENT.search(name):
         return 0
     values = possible_values(source, node)
+    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant):
+        values = [value for _, value in _entries(source, node.value)]
+        if any(factors(each)[0] < 0 for each in values):
+            return 0
     for each in values:
         sign, rest = factors(each)
         if not rest:

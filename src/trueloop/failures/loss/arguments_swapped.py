@@ -24,6 +24,8 @@ How it is detected
     In a run, the sanitizer reports a loss whose target was computed by a model with gradients and whose input was not,
     if the input consists of zeros and ones or the target has values outside 0 to 1. It does not read values on a GPU.
     The linter reports the same if the labels are created in the file, or if the target is the raw output of a model.
+    Or a function of the program, such as a quantile loss, has parameters that are called prediction and target, and a
+    call passes what a model returned as the second one.
 
 References
     torch.nn.functional.binary_cross_entropy_with_logits,
@@ -35,13 +37,15 @@ References
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.activations import VIEWS, is_affine
 from trueloop.analysis.queries.batch_loops import is_label, without_conversions
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import computed_from, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -76,6 +80,10 @@ NAMED: Final = frozenset((
 _OUTPUT: Final = re.compile(
     r"^(out|output|outputs|logits?|preds?|predictions?|y_?hat|y_pred|scores)\d?$|_(logits|preds?|outputs?)$"
 )
+_PREDICTED: Final = re.compile(r"^(y_)?(pred\w*|estimates?\w*|outputs?|forecasts?|logits|hat|probs)$|_hat$|^q_hat")
+_OBSERVED: Final = re.compile(r"^(y|y_true|true|targets?|labels?|observed|actual|truth|gt|ground_truth|y_target)$")
+_ASYMMETRIC: Final = re.compile(r"log|where|relu|clamp|max|entropy|kl_div|nll|sigmoid|>|<")
+"""Parameters of losses, and signs of a loss that is another one for exchanged arguments."""
 CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "half", "int", "long", "to", "type")}
 
 
@@ -141,6 +149,39 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 fix=_swap_arguments(source, loss),
                 severity=Severity.WARNING,
             )
+    yield from _own_losses(source)
+
+
+def _own_losses(source: SourceFile) -> Iterator[Hit]:
+    """Yield each call of a function of the program whose parameters are named in the opposite order of its arguments.
+
+    Only of a function whose value differs for exchanged arguments, as a quantile loss does.
+    """
+    for name, function in definitions(source).functions.items():
+        names = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
+        if len(names) < 2 or not _PREDICTED.search(names[0]) or not _OBSERVED.search(names[1]):
+            continue
+        if not _ASYMMETRIC.search("".join(map(ast.unparse, function.body[bool(ast.get_docstring(function)) :]))):
+            continue
+        for call in definitions(source).calls.get(name, ()):
+            if len(call.args) < 2 or any(isinstance(each, ast.Starred) for each in call.args[:2]):
+                continue
+            first, second = call.args[:2]
+            if any(map(_is_called_model(source), origins(source, second))) and not any(
+                map(_is_called_model(source), computed_from(source, first))
+            ):
+                yield Hit(
+                    message=f"`{name}` expects `{names[0]}` first and `{names[1]}` second, but gets "
+                    f"`{ast.unparse(first)}` and the prediction `{ast.unparse(second)}`: the arguments are swapped.",
+                    node=call,
+                    severity=Severity.WARNING,
+                )
+
+
+def _is_called_model(source: SourceFile) -> Callable[[ast.AST], bool]:
+    """Return a function that returns True for the call of something whose parameters the program reads."""
+    models = set(re.findall(r"(\w+)\.parameters\(", source.text.source))
+    return lambda node: isinstance(node, ast.Call) and last_name(node.func) in models
 
 
 def _is_called_output(source: SourceFile, node: ast.expr) -> bool:
@@ -188,7 +229,7 @@ def _swap_arguments(source: SourceFile, loss: Op) -> Fix | None:
 
 
 WORDS = "BCELoss|BCEWithLogitsLoss|binary_cross_entropy|CrossEntropyLoss|cross_entropy|NLLLoss|nll_loss"
-RULE = Rule(required_words=(WORDS,), find=find_all)
+RULE = Rule(required_words=(f"{WORDS}|(pred|(y_pred|(output|(logits|(estimate|(forecast|_hat,",), find=find_all)
 
 BAD = """
 import torch

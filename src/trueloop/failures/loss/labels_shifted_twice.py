@@ -20,7 +20,8 @@ When this is fine
 How it is detected
     Only the linter finds it. Code that compares ``logits[:, :-1]`` with ``labels[:, 1:]`` in a method that gets the
     labels, or a ``...ForCausalLM`` or ``...LMHeadModel`` that gets ``labels=``, shifts. If the same program also makes
-    labels by a slice from 1 on, while the inputs keep their first token, it shifts twice.
+    labels by a slice from 1 on, while the inputs keep their first token, it shifts twice. So does a program whose loss
+    compares such slices of outputs and labels, if its data is a pair such as ``t[:-1], t[1:]``.
 
 References
     Hugging Face, "Causal language modeling", https://huggingface.co/docs/transformers/tasks/language_modeling
@@ -33,13 +34,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import computed_from, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets"))
+_MANY: Final = re.compile(r":\s?-1\b")
 _SHIFTING_MODELS: Final = re.compile(r"ForCausalLM|LMHeadModel")
 
 
@@ -58,6 +61,73 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=node,
                 related=((shifts[0], "the model shifts here"),),
             )
+    yield from _shifted_in_loss(source)
+
+
+def _shifted_in_loss(source: SourceFile) -> Iterator[Hit]:
+    """Yield each pair ``t[:-1], t[1:]`` in the data of a program whose loss compares labels with the output before."""
+    pairs = [] if _MANY.search(source.text.source) is None else list(_shifted_pairs(source))
+    for loss, labels in _shifting_losses(source) if pairs else ():
+        function = function_of(source, loss)
+        for moved in pairs:
+            around = function_of(source, moved)
+            is_data = around is not function and not any(is_loss_call(source, e) for e in nodes_in(around, ast.Call))
+            is_own = any(moved is each for each in computed_from(source, labels))
+            if is_own or (is_data and not isinstance(around, ast.Module)):
+                yield Hit(
+                    message=f"`{ast.unparse(moved)}` moves the labels by one position, and the loss does so again: "
+                    "each position learns the token after the next one.",
+                    node=moved,
+                    related=((loss, "the loss shifts here"),),
+                )
+        return
+
+
+def _shifting_losses(source: SourceFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield each loss of ``logits[:, :-1]`` and ``labels[:, 1:]``, with the labels, unless they are the input."""
+    for call in source.all_calls:
+        if len(call.args) < 2 or not is_loss_call(source, call):
+            continue
+        outputs, targets = (
+            [each for each in computed_from(source, argument, 2) if isinstance(each, ast.Subscript)]
+            for argument in call.args[:2]
+        )
+        output = next(filter(_ends_before_last, outputs), None)
+        target = next(filter(_starts_at_one, targets), None)
+        if output is None or target is None or any(map(_starts_at_one, outputs)):
+            continue
+        if not _names(source, output.value) & _names(source, target.value):
+            yield call, target.value
+
+
+def _names(source: SourceFile, node: ast.expr) -> set[str]:
+    """Return the variables in the expressions from which another one has its value: of ``model(x)`` also ``x``."""
+    names = {e.id for value in origins(source, node) for e in nodes_in(value, ast.Name)}
+    return names - {"torch", "F", "nn", "self"}
+
+
+def _shifted_pairs(source: SourceFile) -> Iterator[ast.Subscript]:
+    """Yield b of ``a, b = t[:-1], t[1:]`` and ``t[i : i + n], t[i + 1 : i + n + 1]``, in one function."""
+    by_function: dict[int, list[ast.Subscript]] = {}
+    for each in source.nodes_of(ast.Subscript):
+        if _start(each) is not None and not isinstance(source.parents.get(id(each)), ast.BinOp | ast.Compare):
+            by_function.setdefault(id(function_of(source, each)), []).append(each)
+    for slices in by_function.values():
+        starts = {(ast.unparse(each.value), _start(each)) for each in slices}
+        for each in slices:
+            owner, start = ast.unparse(each.value), _start(each) or ""
+            before = "0" if start == "1" else start.removesuffix(" + 1")
+            if before != start and (owner, before) in starts:
+                yield each
+
+
+def _start(node: ast.Subscript) -> str | None:
+    """Return where the last slice of a selection starts; None if it selects all or none."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    last = parts[-1]
+    if not isinstance(last, ast.Slice) or last.step is not None or (last.lower is None and last.upper is None):
+        return None
+    return "0" if last.lower is None else ast.unparse(last.lower)
 
 
 def _shifts_in_models(source: SourceFile) -> Iterator[ast.AST]:
@@ -110,7 +180,7 @@ def _ends_before_last(node: ast.Subscript) -> bool:
     return any(ast.unparse(each.upper) == "-1" for each in slices if each.upper is not None)
 
 
-RULE = Rule(required_words=("labels|targets|label|target", "[1:]|, 1:"), find=find)
+RULE = Rule(required_words=("label|target|:-1", "[1:]|, 1:"), find=find)
 
 BAD = """
 import torch

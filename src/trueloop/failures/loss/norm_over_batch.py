@@ -7,7 +7,8 @@ What you see
 Why it happens
     The penalty pulls the norm of the critic's gradient for each sample to 1. ``gradients.norm(2)`` without ``dim`` is
     the root of the sum over all samples: pulled to 1, each sample's norm becomes 1 / sqrt(batch size). The result is a
-    single number, so a mean after it changes nothing and raises no error.
+    single number, so a mean after it changes nothing and raises no error. ``norm(2, dim=0)`` is one number for each
+    feature, over all samples. The mean of the norms may be 1 while that of every sample is not.
 
 Fix
     Flatten each sample, and take the norm along that dimension.
@@ -16,14 +17,14 @@ Fix
         penalty = ((norms - 1) ** 2).mean()
 
 When this is fine
-    - ``dim`` is given, or the squares are summed over the dimensions of a sample.
+    - ``dim`` is that of a sample, or the squares are summed over the dimensions of a sample.
     - The gradient is one with respect to the parameters of a model, as in sharpness penalties.
     - The penalty is the sum of squares, as in R1, without a number that the norm shall reach.
 
 How it is detected
-    Only the linter finds it: the square of a norm minus a number, where the norm has no ``dim`` and is that of the
-    result of ``torch.autograd.grad(..., create_graph=True)`` for inputs. It follows variables, functions, ``view`` and
-    indexing.
+    Only the linter finds it: the square of a norm minus a number, where the norm has no ``dim`` or ``dim=0``, or is
+    averaged before the number is subtracted, and is that of the result of ``torch.autograd.grad(...,
+    create_graph=True)`` for inputs. It follows variables, functions, ``view`` and indexing.
 
 References
     Gulrajani et al., "Improved Training of Wasserstein GANs", 2017, arXiv:1704.00028
@@ -37,7 +38,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, integer
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _NORMS: Final = frozenset(("norm", "vector_norm"))
@@ -52,14 +53,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
     reported: set[int] = set()
     for difference in _squared_differences(source):
         for norm in origins(source, difference):
-            gradients = _normed(source, norm)
+            gradients, reason = _normed(source, norm) or (None, "")
             if gradients is None or id(norm) in reported:
                 continue
             gradient = _gradient_call(source, gradients, _MAX_DEPTH)
             if gradient is not None:
                 reported.add(id(norm))
                 yield Hit(
-                    message=f"`{ast.unparse(norm)}` is one number for the whole batch, so the penalty does not "
+                    message=f"`{ast.unparse(norm)}` is {reason}, so the penalty does not "
                     "pull the norm of each sample's gradient to its target. Take one for each sample.",
                     node=norm,
                     related=((gradient, "the gradients of the batch"),),
@@ -105,31 +106,59 @@ def _minus_target(value: ast.expr) -> Iterator[ast.expr]:
             pass
 
 
-def _normed(source: SourceFile, node: ast.expr) -> ast.expr | None:
-    """Return x of ``x.norm(2)``, ``torch.norm(x)`` and ``x.pow(2).sum().sqrt()``; None with a dimension."""
+def _normed(source: SourceFile, node: ast.expr) -> tuple[ast.expr, str] | None:
+    """Return x of ``x.norm(2)``, ``torch.norm(x, dim=0)`` and ``x.pow(2).sum().sqrt()``, and what the norm is.
+
+    None for a norm along the dimensions of a sample, except for the mean of such norms.
+    """
     match node:
         case ast.Call(func=ast.Attribute(attr=name, value=owner)) if name in _NORMS:
             is_function = last_name(owner) in _LIBRARIES
             rest = node.args[1:] if is_function else node.args
-            if len(rest) > 1 or any(each.arg in ("dim", "axis", None) for each in node.keywords):
-                return None
-            return (node.args[0] if node.args else None) if is_function else owner
+            normed = (node.args[0] if node.args else None) if is_function else owner
+            return _reduced(normed, node, rest[1:])
         case ast.Call(func=ast.Attribute(attr="sqrt"), args=[total]):
             return _sum_of_squares(source, total)
         case ast.Call(func=ast.Attribute(attr="sqrt", value=total), args=[]):
             return _sum_of_squares(source, total)
+        case ast.BinOp(left=total, op=ast.Pow(), right=ast.Constant(value=0.5)):
+            return _sum_of_squares(source, total)
+        case ast.Call(func=ast.Attribute(attr="mean", value=owner), args=arguments):
+            averaged = arguments[0] if last_name(owner) == "torch" and arguments else owner
+            gradients = next((found for each in origins(source, averaged) if (found := _norm_of(each))), None)
+            return (gradients, "the mean of the norms of all samples") if gradients is not None else None
         case _:
             return None
 
 
-def _sum_of_squares(source: SourceFile, node: ast.expr) -> ast.expr | None:
-    """Return x of ``(x ** 2).sum()``, also with a small number that is added; None with a dimension."""
+def _norm_of(node: ast.expr) -> ast.expr | None:
+    """Return x of ``x.norm(2, dim=1)`` and ``torch.linalg.vector_norm(x, dim=1)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _NORMS:
+        return None
+    owner = node.func.value
+    return owner if last_name(owner) not in _LIBRARIES else next(iter(node.args), None)
+
+
+def _reduced(normed: ast.expr | None, call: ast.Call, rest: list[ast.expr]) -> tuple[ast.expr, str] | None:
+    """Return what a call reduces, and over what, unless it is over the dimensions of a sample."""
+    dimensions = [*rest[:1], *(each.value for each in call.keywords if each.arg in ("dim", "axis", None))]
+    if normed is None or len(rest) > 2 or len(dimensions) > 1:
+        return None
+    if not dimensions:
+        return normed, "one number for the whole batch"
+    is_batch = integer(dimensions[0]) == 0
+    return (normed, "taken over the samples of the batch, dimension 0") if is_batch else None
+
+
+def _sum_of_squares(source: SourceFile, node: ast.expr) -> tuple[ast.expr, str] | None:
+    """Return x of ``(x ** 2).sum()``, also with a small number that is added, and what the sum is over."""
     for value in origins(source, node, 2):
         is_sum = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)
-        match value.left if is_sum else value:  # type: ignore[attr-defined]
-            case ast.Call(func=ast.Attribute(attr="sum", value=ast.Name(id="torch")), args=[squares], keywords=[]):
+        call = value.left if is_sum else value  # type: ignore[attr-defined]
+        match call:
+            case ast.Call(func=ast.Attribute(attr="sum", value=ast.Name(id="torch")), args=[squares, *rest]):
                 pass
-            case ast.Call(func=ast.Attribute(attr="sum", value=squares), args=[], keywords=[]):
+            case ast.Call(func=ast.Attribute(attr="sum", value=squares), args=rest):
                 pass
             case _:
                 continue
@@ -137,9 +166,9 @@ def _sum_of_squares(source: SourceFile, node: ast.expr) -> ast.expr | None:
             case (
                 ast.BinOp(op=ast.Pow(), left=inner) | ast.Call(func=ast.Attribute(attr="square", value=inner), args=[])
             ):
-                return inner
+                return _reduced(inner, call, rest)
             case ast.Call(func=ast.Attribute(attr="pow", value=inner), args=[_]):
-                return inner
+                return _reduced(inner, call, rest)
             case _:
                 return None
     return None
@@ -188,7 +217,7 @@ def _fix(source: SourceFile, norm: ast.expr, gradients: ast.expr) -> Fix | None:
     return Fix((edit,), safe=False, description="Take the norm for each sample")
 
 
-RULE = Rule(required_words=("grad(", "create_graph", "norm(|sqrt("), find=find)
+RULE = Rule(required_words=("grad(", "create_graph", "norm(|sqrt(|0.5"), find=find)
 
 BAD = """
 import torch

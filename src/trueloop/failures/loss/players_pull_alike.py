@@ -26,9 +26,9 @@ When this is fine
 How it is detected
     Only the linter finds it. It follows the values of ``backward()`` to the scores of one network, and counts the
     minuses: a loss with the scores of real and generated samples in opposite signs, and a loss with the score of
-    generated samples alone in the same sign. In a binary cross-entropy, the label is the sign: zeros or ones. Or a
-    network that is trained towards a target with a reward, and another loss that contains its value for another
-    network's output with a plus.
+    generated samples alone in the same sign. In a binary cross-entropy, the label is the sign: zeros or ones. Softplus,
+    sigmoid and logarithm keep it. Or a network that is trained towards a target with a reward, and another loss that
+    contains its value for another network's output with a plus.
 
 References
     Arjovsky et al., "Wasserstein GAN", 2017, arXiv:1701.07875
@@ -234,7 +234,9 @@ def _sides(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
             return None
 
 
-RULE = Rule(required_words=("backward|training_step", "critic|Critic|iscrim|D(|netD|reward|Q(|q1|q("), find=find)
+RULE = Rule(
+    required_words=("backward|training_step", "critic|Critic|disc|Disc|D(|d(|netD|fake|reward|Q(|q1|q("), find=find
+)
 
 BAD = """
 import torch

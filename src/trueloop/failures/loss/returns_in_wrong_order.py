@@ -24,7 +24,7 @@ When this is fine
 How it is detected
     Only the linter finds it: a loop over rewards contains ``total = reward + gamma * total`` and stores
     ``total`` in a list. It is reported if it runs forwards, or if it runs backwards and appends, unless the file
-    reverses anything else.
+    reverses anything else. The same sum in ``itertools.accumulate`` is judged in the same way.
 
 References
     Sutton and Barto, "Reinforcement Learning: An Introduction", 2nd edition, 2018, section 13.3,
@@ -77,6 +77,35 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=store,
                 related=((loop, "the rewards are reversed here"),),
             )
+    yield from _accumulate_calls(source)
+
+
+def _accumulate_calls(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``accumulate(reversed(rewards), lambda total, r: r + gamma * total)`` that is not reversed back."""
+    for call in source.all_calls:
+        match call:
+            case ast.Call(
+                func=func,
+                args=[rewards, ast.Lambda(args=ast.arguments(args=[total, _]), body=ast.BinOp(op=ast.Add()) as body)],
+            ) if last_name(func) == "accumulate":
+                pass
+            case _:
+                continue
+        is_return = _discounts(body.left, total.arg) or _discounts(body.right, total.arg)
+        names = [last_name(each) for each in nodes_in(rewards, ast.Name, ast.Attribute)]
+        within = set(map(id, walk(rewards)))
+        reversals = [each for each in source.nodes_of(ast.Call, ast.Slice) if _is_reversal(each)]
+        if not is_return or not any(map(_REWARDS.search, names)) or any(id(each) not in within for each in reversals):
+            continue
+        text = ast.unparse(call)
+        yield Hit(
+            message=f"`{text}` starts at the last reward, and nothing reverses the result: the return of the last step "
+            "comes first, in the opposite order of the actions."
+            if reversals
+            else f"`{text}` adds up the rewards from the first to the last: a discounted sum of the past instead of "
+            "the return.",
+            node=call,
+        )
 
 
 def _assignment(loop: ast.For, total: str) -> ast.Assign:
@@ -184,7 +213,9 @@ def _is_used(source: SourceFile, loop: ast.For, store: ast.Call) -> bool:
     return any(each is not None and ast.unparse(each) == name for each in values)
 
 
-RULE = Rule(required_words=("log_prob|policy|actor", "reward", "append(|insert(|returns"), find=find)
+RULE = Rule(
+    required_words=("log_prob|policy|actor|accumulate(", "reward", "append(|insert(|returns|accumulate("), find=find
+)
 
 BAD = """
 import torch

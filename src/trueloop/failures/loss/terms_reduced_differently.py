@@ -23,9 +23,10 @@ When this is fine
     - Both terms are divided by the number of values later.
 
 How it is detected
-    Only the linter finds it, from the source code: in one sum, a KL divergence of a normal distribution with
-    ``torch.sum`` over all dimensions and no weight below 1, and a loss function with ``reduction="mean"``; or
-    ``torch.mean`` and ``reduction="sum"``. Variables and functions that only return the term are followed.
+    Only the linter finds it, from the source code: in one sum, a ``kl_divergence``, or the formula of that of a normal
+    distribution, with ``torch.sum`` over all dimensions and no weight below 1, and a loss function with
+    ``reduction="mean"`` or the mean of squares; or ``torch.mean`` and ``reduction="sum"``. Variables
+    and functions that only return the term are followed.
 
 References
     Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", section 3, arXiv:1312.6114
@@ -35,10 +36,11 @@ References
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
+from trueloop.analysis.queries.possible_values import default_of, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -104,7 +106,12 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
                 return _term(source, right, depth)
             return _term(source, left, depth) if _is_plain_weight(source, right) else None
         case ast.Call():
-            return _reconstruction(source, node) or _divergence(node) or _returned(source, node, depth)
+            return (
+                _divergence(source, node)
+                or _squared_error(source, node)
+                or _reconstruction(source, node)
+                or _returned(source, node, depth)
+            )
         case ast.Name(id=name) if depth < _MAX_DEPTH:
             function = function_of(source, node)
             values = assigned_in(function, name)
@@ -121,13 +128,8 @@ def _is_plain_weight(source: SourceFile, node: ast.expr) -> bool:
     while isinstance(node, ast.UnaryOp):
         node = node.operand
     number = initial_number(node)
-    if number is None and isinstance(node, ast.Name):
-        arguments = getattr(function_of(source, node), "args", None)
-        names = [] if arguments is None else [each.arg for each in arguments.args]
-        defaults: dict[str, Any] = (
-            {} if arguments is None else dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
-        )
-        number = initial_number(defaults.get(node.id))
+    if number is None:
+        number = initial_number(default_of(source, node))
     return number is not None and abs(number) >= 0.5
 
 
@@ -166,22 +168,45 @@ def _functions(source: SourceFile) -> dict[str, list[ast.FunctionDef]]:
     return found
 
 
-def _divergence(call: ast.Call) -> _Term | None:
-    """Return the term for ``torch.sum(1 + logvar - mu**2 - exp(logvar))``, over all dimensions."""
-    name = last_name(call.func)
-    if name not in ("sum", "mean") or call.keywords:
+def _reduced(call: ast.Call) -> ast.expr | None:
+    """Return x of ``x.sum()``, ``x.mean()``, ``torch.sum(x)`` and ``torch.mean(x)``, over all dimensions."""
+    if last_name(call.func) not in ("sum", "mean") or call.keywords:
         return None
     is_function = dotted_name(getattr(call.func, "value", call.func)) == "torch"
-    inner = call.args[0] if is_function and call.args else getattr(call.func, "value", None)
-    if inner is None or len(call.args) != int(is_function):
+    if len(call.args) != int(is_function):
         return None
-    text = ast.unparse(inner)
-    has_exponential = ".exp()" in text or "torch.exp(" in text
-    return (
-        _Term(True, name, call)
-        if has_exponential and ("pow(2)" in text or "** 2" in text or "square" in text)
-        else None
-    )
+    return call.args[0] if is_function else getattr(call.func, "value", None)
+
+
+def _squared_error(source: SourceFile, call: ast.Call) -> _Term | None:
+    """Return the term for ``((output - x) ** 2).mean()``."""
+    for each in origins(source, inner, 2) if (inner := _reduced(call)) is not None else ():
+        match each:
+            case (
+                ast.BinOp(op=ast.Pow(), left=base, right=ast.Constant(value=2))
+                | ast.Call(func=ast.Attribute(attr="pow" | "square" | "abs", value=base))
+            ) if isinstance(base, ast.BinOp) and isinstance(base.op, ast.Sub):
+                return _Term(False, last_name(call.func), call)
+            case _:
+                pass
+    return None
+
+
+def _divergence(source: SourceFile, call: ast.Call) -> _Term | None:
+    """Return the term for ``kl_divergence(q, p).sum()`` and ``torch.sum(1 + logvar - mu**2 - exp(logvar))``."""
+    inner = _reduced(call)
+    is_divergence = inner is not None and any(map(_is_divergence, origins(source, inner, 2)))
+    return _Term(True, last_name(call.func), call) if is_divergence else None
+
+
+def _is_divergence(node: ast.expr) -> bool:
+    """Return True for the KL divergence of normal distributions, by PyTorch's function or as a formula."""
+    if isinstance(node, ast.Call) and last_name(node.func) == "kl_divergence":
+        return True
+    text = ast.unparse(node)
+    squares = sum(map(text.count, ("pow(2)", "** 2", "square(")))
+    has_exponential, has_logarithm = ".exp()" in text or "torch.exp(" in text, ".log()" in text or "log(" in text
+    return bool(squares and has_exponential) or (squares > 1 and has_logarithm)
 
 
 def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
@@ -196,7 +221,7 @@ def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
     return None if value is None else _term(source, value, depth + 1)
 
 
-RULE = Rule(required_words=("exp(", "sum|mean", "loss|Loss|entropy"), find=find)
+RULE = Rule(required_words=("exp(|log(|kl_divergence", "sum|mean", "loss|Loss|entropy|elbo|ELBO"), find=find)
 
 BAD = """
 import torch

@@ -43,7 +43,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import default_of, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -173,7 +173,7 @@ def _exponentials(source: SourceFile) -> Iterator[Hit]:
 def _named_deviations(source: SourceFile) -> Iterator[Hit]:
     """Yield each Gaussian loss that gets a deviation as its variance."""
     losses = list(_losses(source))
-    uses = [(use, last_name(each)) for use, each in _deviations(source) if last_name(each)] if losses else []
+    uses = [(use, each) for use, each in _deviations(source) if last_name(each)] if losses else []
     for call, passed in losses:
         chain = list(origins(source, passed))
         names = [last_name(each) for each in chain if last_name(each)]
@@ -181,7 +181,7 @@ def _named_deviations(source: SourceFile) -> Iterator[Hit]:
             continue
         if any(f"{root}{each}" in source.text.source for each in names for root in _ROOTS):
             continue
-        use = next((use for use, name in uses if name in names), None)
+        use = next((use for use, each in uses if last_name(each) in names or _is_same(source, each, chain)), None)
         is_deviation = any(_STD_NAME.search(each) for each in names) or any(map(_is_root, chain))
         if is_deviation or use is not None:
             text = source.text.segment(passed)
@@ -193,6 +193,12 @@ def _named_deviations(source: SourceFile) -> Iterator[Hit]:
                 related=((use, "used as the deviation here"),) if use is not None else (),
                 fix=Fix((edit,), safe=False, description="Square the deviation"),
             )
+
+
+def _is_same(source: SourceFile, node: ast.expr, chain: list[ast.expr]) -> bool:
+    """Return True if an expression may have its value from one that another value comes from, such as an output."""
+    known = {id(each) for each in chain}
+    return any(id(each) in known for each in origins(source, node))
 
 
 def _named_variances(source: SourceFile) -> Iterator[Hit]:
@@ -281,7 +287,8 @@ def _deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
                 yield from ((node, each) for each in _factors_of_noise(source, product))
         if isinstance(node.op, ast.Mult):
             for factor, number in ((node.left, node.right), (node.right, node.left)):
-                if isinstance(number, ast.Constant) and number.value in _QUANTILES:
+                known = number if isinstance(number, ast.Constant) else default_of(source, number)
+                if isinstance(known, ast.Constant) and known.value in _QUANTILES:
                     yield node, factor
 
 

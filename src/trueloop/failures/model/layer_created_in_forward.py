@@ -28,10 +28,11 @@ When this is fine
     - The Parameter has ``requires_grad=False``, or ``forward`` itself optimises it, such as an adversarial change.
 
 How it is detected
-    Only the linter finds it, from the source code: a dropout layer or one with random weights that ``forward`` creates
-    without a condition, and uses in no other way than to call it, or an ``nn.Parameter`` in a ``forward`` that computes
-    no gradients itself. Random weights may be intended as an augmentation, so this is a warning. A run cannot show it,
-    because meta-learning copies models in a similar way.
+    Only the linter finds it, from the source code: a dropout layer or one with random weights that ``forward``, or a
+    function that it calls, creates and uses in no other way than to call it. A layer that becomes an attribute has to
+    be created without a condition. Or an ``nn.Parameter`` in a ``forward`` that computes no gradients itself. Random
+    weights may be intended as an augmentation, so this is a warning. A run cannot show it, because meta-learning copies
+    models in a similar way.
 
 References
     wangyida/softpool#11, "I've been debugging for more than 3 days", https://github.com/wangyida/softpool/issues/11
@@ -45,9 +46,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.layer_arguments import argument_node
-from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import nodes_in, walk
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
 
 RANDOM: Final = frozenset((
@@ -65,55 +67,82 @@ MOVES: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloa
 PARAMETER: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
 _OWN_GRADIENTS: Final = re.compile(r"\bbackward\(|\boptim|\bgrad\(|no_grad|\.step\(")
 """Signs of a forward pass that optimises something itself, or that only wraps values."""
+_AUGMENTS: Final = re.compile(r"training|rand|prob|\bp\b")
+"""Signs of a condition that is true in train mode only, or at random."""
 _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the layers and parameters that a module's forward creates unconditionally."""
+    """Yield the layers and parameters that a module's forward, or a function that it calls, creates in every call."""
     created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM | DROPOUT | PARAMETER]
-    for method in _forwards(source.tree) if created else ():
+    for method, in_every_call in _run_by_forward(source) if created else ():
         in_method = {id(call) for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)}
-        for statement in _unconditional(method.body) if in_method else ():
+        creator = "`forward`" if method.name == "forward" else f"`{method.name}`, which `forward` calls,"
+        for statement, is_certain in _statements(method.body) if in_method else ():
             for call in _created(statement, in_method):
-                name = source.text.segment(call.func)
-                if source.qualified_name(call.func) in PARAMETER:
-                    if _is_trainable(call) and not _OWN_GRADIENTS.search(source.text.segment(method)):
-                        yield Hit(
-                            message=f"`forward` creates a new `{name}` in every call: no optimizer contains it, so it "
-                            "is never trained.",
-                            node=call,
-                        )
-                elif _only_called(method, statement, call):
-                    is_dropout = source.qualified_name(call.func) in DROPOUT
-                    if is_dropout and getattr(argument_node(call, "p", 0), "value", None) == 0:
-                        continue
-                    effect = "its weights are random and never trained"
-                    effect = "it is in train mode, also after `eval()`" if is_dropout else effect
-                    yield Hit(message=f"`forward` creates a new `{name}` in every call: {effect}.", node=call)
+                effect = _effect(source, method, statement, call, is_certain=is_certain and in_every_call)
+                if effect:
+                    name = source.text.segment(call.func)
+                    yield Hit(message=f"{creator} creates a new `{name}` in every call: {effect}.", node=call)
+
+
+def _effect(
+    source: SourceFile, method: ast.FunctionDef, statement: ast.stmt, call: ast.Call, *, is_certain: bool
+) -> str:
+    """Return what is wrong with a layer or parameter that a statement creates; "" if nothing is."""
+    kind = source.qualified_name(call.func)
+    if kind in PARAMETER:
+        is_own = not is_certain or _OWN_GRADIENTS.search(source.text.segment(method))
+        return "" if is_own or not _is_trainable(call) else "no optimizer contains it, so it is never trained"
+    if not _only_called(method, statement, call, only_local=not is_certain):
+        return ""
+    if kind not in DROPOUT:
+        return "its weights are random and never trained"
+    is_off = getattr(argument_node(call, "p", 0), "value", None) == 0
+    return "" if is_off else "it is in train mode, also after `eval()`"
 
 
 def _is_trainable(parameter: ast.Call) -> bool:
     return len(parameter.args) == 1 and all(each.arg == "data" for each in parameter.keywords)
 
 
-def _forwards(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    """Yield the undecorated ``forward`` methods of derived classes."""
-    for statement in tree.body:
-        if isinstance(statement, ast.ClassDef) and statement.bases:
-            for method in statement.body:
-                if isinstance(method, ast.FunctionDef) and method.name == "forward" and not method.decorator_list:
-                    yield method
+def _run_by_forward(source: SourceFile) -> Iterator[tuple[ast.FunctionDef, bool]]:
+    """Yield the ``forward`` methods, and the functions that they call, with whether every forward pass calls them."""
+    seen = set[int]()
+    for definition in source.nodes_of(ast.ClassDef):
+        methods = {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
+        queue = [(methods.get("forward"), True)] if definition.bases else []
+        while queue:
+            function, in_every_call = queue.pop(0)
+            if function is None or function.decorator_list or id(function) in seen:
+                continue
+            seen.add(id(function))
+            yield function, in_every_call
+            for statement, is_certain in _statements(function.body):
+                for call in nodes_in(statement, ast.Call):
+                    is_own = isinstance(call.func, ast.Attribute) and dotted_name(call.func.value) == "self"
+                    known = methods if is_own else definitions(source).functions
+                    called = known.get(last_name(call.func)) if is_own or isinstance(call.func, ast.Name) else None
+                    queue.append((called, in_every_call and is_certain))
 
 
-def _unconditional(block: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the simple statements outside of conditions and context managers."""
+def _statements(block: list[ast.stmt], *, is_certain: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
+    """Yield the simple statements outside of context managers, with whether every call runs them.
+
+    Those that only run in train mode or at random are left out.
+    """
     for statement in block:
         if isinstance(statement, ast.For):
-            yield from _unconditional(statement.body)
+            yield from _statements(statement.body, is_certain=is_certain)
         elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr):
-            yield statement
-        elif isinstance(statement, ast.If) and any(isinstance(each, ast.Return) for each in statement.body):
-            return  # the statements after an early return run in some calls only
+            yield statement, is_certain
+        elif isinstance(statement, ast.If):
+            if not _AUGMENTS.search(ast.unparse(statement.test)):
+                yield from _statements(statement.body, is_certain=False)
+                yield from _statements(statement.orelse, is_certain=False)
+            elif any(isinstance(each, ast.Return) for each in statement.body):
+                return
+            is_certain &= not any(isinstance(each, ast.Return) for each in statement.body)
 
 
 def _created(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
@@ -127,8 +156,11 @@ def _created(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
             queue.extend(ast.iter_child_nodes(node))
 
 
-def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call) -> bool:
-    """Return True if a layer, or the Sequential around it, is called and not used in any other way."""
+def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call, *, only_local: bool) -> bool:
+    """Return True if a layer, or the Sequential around it, is called and not used in any other way.
+
+    ``only_local`` leaves out layers that the model keeps: a condition may create them only once.
+    """
     nodes = list(walk(statement))
     module = _outermost_module(nodes, layer)
     if any(isinstance(each, ast.Call) and each.func is module for each in nodes):
@@ -136,6 +168,8 @@ def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call) 
     if not isinstance(statement, ast.Assign) or statement.value is not module or len(statement.targets) != 1:
         return False
     target = ast.unparse(statement.targets[0])
+    if only_local and not isinstance(statement.targets[0], ast.Name):
+        return False
     names = list(nodes_in(method, ast.Name, ast.Attribute))
     reads = {id(each) for each in names if isinstance(each.ctx, ast.Load) and ast.unparse(each) == target}
     called = {id(each.func) for each in nodes_in(method, ast.Call)}

@@ -24,7 +24,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: the slice of a positional encoding that is added to a tensor and
     ends at the size of its dimension 0, although all attention layers of the program have ``batch_first=True``; or at
-    the size of dimension 1, although none has it. Nothing is reported if one of the classes involved exchanges the
+    the size of dimension 1, although none has it. Or an embedding of ``torch.arange(x.size(0)).unsqueeze(1)`` is added,
+    which numbers the samples of the batch. Nothing is reported if one of the classes involved exchanges the
     first two dimensions.
 
 References
@@ -40,8 +41,9 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.core.source_text import dotted_name, integer, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ATTENTION: Final = frozenset((
@@ -52,6 +54,8 @@ _KEEPING: Final = frozenset(("Variable", "clone", "detach", "requires_grad_", "t
 _EXCHANGING: Final = frozenset((
     "T", "mT", "movedim", "moveaxis", "permute", "rearrange", "swapaxes", "swapdims", "t", "transpose",
 ))  # fmt: skip
+_AXES: Final = ((1, -1), (0,))
+"""Dimension of the batch -> those that ``unsqueeze`` adds for time to the numbers of its samples."""
 
 
 class _Encoding(NamedTuple):
@@ -68,8 +72,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each positional encoding that is added along the dimension that attention layers read as the batch."""
     layers = [each for each in source.all_calls if _is_pytorch_attention(source, each)]
     time = _time_dimension(layers)
-    for each in _encodings(source) if time is not None else ():
-        if each.dimension == time or not _broadcasts(source, each) or _is_exchanged(source, each.node):
+    if time is None:
+        return
+    sliced = [each for each in _encodings(source) if each.dimension != time and _broadcasts(source, each)]
+    for each in [*sliced, *_embedded_numbers(source, 1 - time)]:
+        if _is_exchanged(source, each.node):
             continue
         setting = "`batch_first=True`" if time else "no `batch_first=True`"
         yield Hit(
@@ -119,6 +126,42 @@ def _encodings(source: SourceFile) -> Iterator[_Encoding]:
                     yield _Encoding(node, size[0], encoding.value, size[1])
 
 
+def _embedded_numbers(source: SourceFile, batch: int) -> Iterator[_Encoding]:
+    """Yield the sums of a tensor and an embedding of ``torch.arange(x.size(0)).unsqueeze(1)``, for the batch's size."""
+    for node in source.nodes_of(ast.BinOp):
+        for tensor, added in ((node.left, node.right), (node.right, node.left)) if isinstance(node.op, ast.Add) else ():
+            calls = [each for each in origins(source, added, 2) if isinstance(each, ast.Call) and len(each.args) == 1]
+            sizes = {_numbered_size(source, each, batch) for call in calls for each in origins(source, call.args[0], 2)}
+            names = {dotted_name(each) for value in origins(source, tensor, 2) for each in walk(value)}
+            yield from (_Encoding(node, size, calls[0], batch) for size in sizes if size and size in names)
+
+
+def _numbered_size(source: SourceFile, node: ast.expr, batch: int) -> str:
+    """Return the tensor whose batch has its samples numbered in a tensor that broadcasts over time; "" if none has."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="expand" | "expand_as" | "to" | "long", value=inner)):
+            return _numbered_size(source, inner, batch)
+        case ast.Call(func=ast.Attribute(attr="unsqueeze", value=inner), args=[axis]) if integer(axis) in _AXES[batch]:
+            pass
+        case ast.Call(func=ast.Attribute(attr="view" | "reshape", value=inner), args=[*sizes, last]) if [
+            integer(each) for each in (*sizes, last)
+        ] == ([-1, 1] if batch == 0 else [1, -1]):
+            pass
+        case ast.Subscript(value=inner, slice=ast.Tuple(elts=[ast.Slice(), ast.Constant(value=None)])) if batch == 0:
+            pass
+        case ast.Subscript(value=inner, slice=ast.Constant(value=None)) if batch == 1:
+            pass
+        case ast.Subscript(value=inner, slice=ast.Tuple(elts=[ast.Constant(value=None), ast.Slice()])) if batch == 1:
+            pass
+        case _:
+            return ""
+    for each in origins(source, inner, 2):
+        if isinstance(each, ast.Call) and last_name(each.func) == "arange" and each.args:
+            size = _known_size(source, each.args[-1], (2, 3))
+            return size[0] if size is not None and size[1] == batch else ""
+    return ""
+
+
 def _without_conversions(node: ast.expr) -> ast.expr:
     while isinstance(node, ast.Call) and last_name(node.func) in _KEEPING:
         inner = node.func.value if isinstance(node.func, ast.Attribute) else next(iter(node.args), None)
@@ -134,13 +177,19 @@ def _length(source: SourceFile, encoding: ast.Subscript) -> tuple[str, int] | No
     ends = [each.upper for each in parts if isinstance(each, ast.Slice) and each.upper is not None]
     if len(ends) != 1:
         return None
-    size = _size(ends[0])
-    if size is None and isinstance(ends[0], ast.Name):
-        function = enclosing_definition(source, encoding, ast.FunctionDef)
-        sizes = [_bound_size(each, ends[0].id) for each in nodes_in(function, ast.Assign)]
+    size = _known_size(source, ends[0], (3,))
+    return size if size is not None and size[1] in (0, 1) else None
+
+
+def _known_size(source: SourceFile, node: ast.expr, ranks: tuple[int, ...]) -> tuple[str, int] | None:
+    """Return the tensor and dimension whose size an expression is, also a variable; ``ranks`` as in `_bound_size`."""
+    size = _size(node)
+    if size is None and isinstance(node, ast.Name):
+        function = enclosing_definition(source, node, ast.FunctionDef)
+        sizes = [_bound_size(each, node.id, ranks) for each in nodes_in(function, ast.Assign)]
         known = [each for each in sizes if each is not None]
         size = known[0] if len(known) == 1 else None
-    return size if size is not None and size[1] in (0, 1) else None
+    return size
 
 
 def _size(node: ast.expr) -> tuple[str, int] | None:
@@ -156,8 +205,11 @@ def _size(node: ast.expr) -> tuple[str, int] | None:
             return None
 
 
-def _bound_size(statement: ast.Assign, name: str) -> tuple[str, int] | None:
-    """Return tensor and dimension whose size an assignment binds to a name, as ``n, t, d = x.shape`` does."""
+def _bound_size(statement: ast.Assign, name: str, ranks: tuple[int, ...]) -> tuple[str, int] | None:
+    """Return tensor and dimension whose size an assignment binds to a name, as ``n, t, d = x.shape`` does.
+
+    ``ranks`` are the numbers of dimensions that the tensor may have.
+    """
     target, value = statement.targets[0], statement.value
     if isinstance(target, ast.Name):
         return _size(value) if target.id == name else None
@@ -166,7 +218,7 @@ def _bound_size(statement: ast.Assign, name: str) -> tuple[str, int] | None:
             ast.Attribute(attr="shape", value=tensor) | ast.Call(func=ast.Attribute(attr="size", value=tensor), args=[])
         ):
             names = [getattr(each, "id", "") for each in parts]
-            return (dotted_name(tensor), names.index(name)) if name in names and len(parts) == 3 else None
+            return (dotted_name(tensor), names.index(name)) if name in names and len(parts) in ranks else None
         case _:
             return None
 
@@ -222,7 +274,7 @@ def _is_exchanged(source: SourceFile, node: ast.AST) -> bool:
     )
 
 
-RULE = Rule(required_words=("Transformer|MultiheadAttention", "pe|pos", "size|shape|len"), find=find)
+RULE = Rule(required_words=("Transformer|MultiheadAttention", "pe|pos|arange(", "size|shape|len"), find=find)
 
 BAD = """
 import torch

@@ -31,7 +31,8 @@ How it is detected
     the batch, if the positions are summed over.
 
     In the text, the linter looks for the same product in one function, where the dimension is a number, and the keys
-    are transposed by number or ``bmm`` shows that there are three dimensions.
+    are transposed by number or ``bmm`` shows that there are three dimensions. In an ``einsum`` the letters name the
+    dimensions.
 
 References
     Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762

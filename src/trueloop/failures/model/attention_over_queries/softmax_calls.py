@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trueloop.analysis.queries.possible_values import computed_from
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, integer, nodes_in, walk
 from trueloop.failures.failure import Rule
@@ -70,6 +71,50 @@ def _in_function(source: SourceFile, function: ast.FunctionDef) -> Iterator[Hit]
                 ),
             )
     yield from found.values()
+    yield from _einsums(source, function, assigned, summed)
+
+
+def _einsums(
+    source: SourceFile, function: ast.FunctionDef, assigned: dict[str, list[ast.expr]], summed: set[str]
+) -> Iterator[Hit]:
+    """Yield each softmax over a letter that the ``einsum`` with the values keeps, where it sums over another one."""
+    for product in nodes_in(function, ast.Call):
+        for weights, letters, result in _einsum_factors(product):
+            softmax = _softmax_behind(weights, assigned, product)
+            over = None if softmax is None else softmax_dimension(softmax)
+            is_used = summed.intersection([ast.unparse(weights)])
+            if softmax is None or over is None or is_used or not -len(letters) <= over < len(letters):
+                continue
+            keys = [each for each in letters if each not in result]
+            if keys and letters[over] in result and _is_of_products(source, softmax, len(letters)):
+                yield Hit(
+                    message=f"`{ast.unparse(softmax)}` normalises over `{letters[over]}` of `{letters}`, but "
+                    f"`{ast.unparse(product)}` sums over `{', '.join(keys)}`, the keys.",
+                    node=softmax,
+                    related=((product, "multiplied with the values here"),),
+                )
+
+
+def _einsum_factors(call: ast.Call) -> Iterator[tuple[ast.expr, str, str]]:
+    """Yield both factors of ``einsum("bqk,bkd->bqd", a, b)``, with the letters of their dimensions and the result's."""
+    match call:
+        case ast.Call(args=[ast.Constant(value=str(equation)), *factors]) if last_name(call.func) == "einsum":
+            inputs, arrow, result = equation.replace(" ", "").partition("->")
+            letters = inputs.split(",")
+            if arrow and len(letters) == len(factors) == 2 and equation.isascii() and "." not in equation:
+                yield from ((factor, each, result) for factor, each in zip(factors, letters, strict=True))
+        case _:
+            pass
+
+
+def _is_of_products(source: SourceFile, softmax: ast.Call, dimensions: int) -> bool:
+    """Return True if a softmax is that of products of two tensors that are no parameters, such as queries and keys."""
+    return any(
+        len(result) == dimensions and not any(isinstance(each, ast.Attribute) for each in call.args[1:])
+        for call in computed_from(source, softmax, 3)
+        if isinstance(call, ast.Call)
+        for _, _, result in _einsum_factors(call)
+    )
 
 
 def _left_factor(node: ast.AST) -> ast.expr | None:
@@ -158,4 +203,4 @@ def _dimensions(scores: Any, product: Any) -> int | None:
     return max(numbers) + 1 if numbers and min(numbers) >= 0 and len(numbers) == len(arguments) else None
 
 
-RULE = Rule(required_words=("softmax(", "matmul|bmm|@", "transpose|permute|.T|.t("), find=find)
+RULE = Rule(required_words=("softmax(", "matmul|bmm|@|einsum(", "transpose|permute|.T|.t(|einsum("), find=find)
