@@ -7,13 +7,19 @@ import { renderPieces } from "./page.js";
 import { comparisonPlot, plotLegend, plotsOnWall, thumbnail } from "./plot.js";
 
 const RETRY_MS = 2000, NEXT_MS = 2600; // NEXT_MS: time until the wall shows the next failure by itself
+const LISTED = 150; // failures without curves that are listed at once; the families after them are folded
 let leftAt = ""; // code of the failure that was opened last, to which the user comes back
 
 /** @param {any[]} failures @param {import("../../app.js").Page} page */
 export function wall(failures, { params, setParams, announce }) {
   const tiles = failures.filter((each) => each.curves).map(tile);
   const others = failures.filter((each) => !each.curves).map((failure) => ({ failure, element: h("li", {}, h("a", { href: address(failure) }, failure.title)) }));
-  const families = [...new Set(others.map(({ failure }) => failure.family))].map((name) => h("section", {}, h("h3", {}, name), h("ul", {}, others.filter(({ failure }) => failure.family === name).map(({ element }) => element))));
+  let listed = 0;
+  const families = [...new Set(others.map(({ failure }) => failure.family))].map((name) => {
+    const own = others.filter(({ failure }) => failure.family === name);
+    listed += own.length;
+    return h("details", { dataset: { open: listed <= LISTED ? "1" : "" } }, h("summary", {}, h("h3", {}, name), ` ${own.length}`), h("ul", {}, own.map(({ element }) => element)));
+  });
   const search = h("input", { type: "search", id: "sig-search", placeholder: "title, symptom or fix", maxlength: 80, value: params.get("search") ?? "", oninput: debounce(filter) });
   const status = h("span", { class: "muted", role: "status" });
   const about = h("aside", { class: "panel sig-about", "aria-label": "The failure under the pointer" });
@@ -49,7 +55,10 @@ export function wall(failures, { params, setParams, announce }) {
   function filter() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const { failure, element: item } of [...tiles, ...others]) item.hidden = !words.every((/** @type {string} */ word) => textOf(failure).includes(word));
-    for (const family of families) family.hidden = [...family.querySelectorAll("li")].every((item) => item.hidden);
+    for (const family of families) {
+      family.hidden = [...family.querySelectorAll("li")].every((item) => item.hidden);
+      family.open = words.length > 0 || family.dataset.open === "1";
+    }
     rest.hidden = families.every((family) => family.hidden);
     const found = [...tiles, ...others].filter(({ element: item }) => !item.hidden).length;
     if (words.length) announce(`${found} of ${failures.length} failures`);
