@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in
@@ -53,21 +54,20 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         seen.add(id(call))
         state = call.args[1] if len(call.args) > 1 else next((e.value for e in call.keywords if e.arg == "hx"), None)
-        created = next((each for each in _random_values(source, state)), None) if state is not None else None
+        created = list(_random_values(source, state)) if state is not None else []
         scope = function_of(source, call)
         inputs = _random_values(source, call.args[0]) if call.args else ()
-        if created is None or any(function_of(source, each) is scope for each in inputs):
+        if not created or any(function_of(source, each) is scope for each in inputs):
             continue
         name = layer.name.rpartition(".")[2]
-        zeros = (
-            source.text.replace(created.func, "torch.zeros") if last_name(created.func) in ("randn", "rand") else None
-        )
+        plain = {each.func: None for each in created if last_name(each.func) in ("randn", "rand")}
+        edits = tuple(source.text.replace(each, "torch.zeros") for each in plain)
         yield Hit(
-            message=f"This {name} starts from random numbers, `{ast.unparse(created)}`, which differ in every call, "
+            message=f"This {name} starts from random numbers, `{ast.unparse(created[0])}`, which differ in every call, "
             "also in eval mode.",
-            node=created,
+            node=created[0],
             related=((call, "starts here"),),
-            fix=Fix((zeros,), safe=False, description="Start from zeros") if zeros is not None else None,
+            fix=Fix(edits, safe=False, description="Start from zeros") if len(plain) == len(set(created)) else None,
         )
 
 
@@ -83,10 +83,19 @@ def _is_repeated(source: SourceFile, call: ast.Call) -> bool:
 def _random_values(source: SourceFile, node: ast.expr) -> Iterator[ast.Call]:
     """Yield the calls that draw the numbers of a state: of ``h``, ``(h, c)`` or ``self.init_hidden(n)``."""
     for value in origins(source, node):
-        for each in value.elts if isinstance(value, ast.Tuple) else [value]:
+        for each in _parts(source, value):
             for origin in origins(source, each):
                 calls = nodes_in(origin, ast.Call)
                 yield from (call for call in calls if last_name(call.func) in _RANDOM and _is_whole(call, origin))
+
+
+def _parts(source: SourceFile, value: ast.expr) -> list[ast.expr]:
+    """Return the items of a tuple, or of the tuples that a function of the program returns; else the value itself."""
+    if isinstance(value, ast.Tuple):
+        return value.elts
+    function = definitions(source).functions.get(last_name(value.func)) if isinstance(value, ast.Call) else None
+    returned = [each.value for each in nodes_in(function, ast.Return)] if function is not None else []
+    return [value, *(part for each in returned if isinstance(each, ast.Tuple) for part in each.elts)]
 
 
 def _is_whole(call: ast.Call, origin: ast.expr) -> bool:

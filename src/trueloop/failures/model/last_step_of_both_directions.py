@@ -22,7 +22,7 @@ When this is fine
 How it is detected
     Only the linter finds it: a recurrent layer with ``bidirectional=True`` whose output is read by ``out[:, -1]``, or
     ``out[-1]`` without ``batch_first``, in a function that does not read the first step, or whose final state is read
-    by ``h_n[-1]`` only.
+    by ``h_n[-1]`` only, or by ``h_n[0]`` and ``h_n[1]``, which are those of the first of several layers.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
@@ -55,11 +55,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message = f"At the last time step the backward direction of this {name} has read the last element only"
                 yield _hit(layer, node, f"{message}: `{ast.unparse(node)}`.")
                 break
-    for layer, node in _last_states(source):
-        name = layer.name.rpartition(".")[2]
-        yield _hit(
-            layer, node, f"`{ast.unparse(node)}` is the final state of the backward direction of this {name} only."
-        )
+    for layer, node, what in _states(source):
+        yield _hit(layer, node, f"`{ast.unparse(node)}` is the final state of {what} only.")
 
 
 def _hit(layer: AbstractValue, node: ast.expr, message: str) -> Hit:
@@ -95,8 +92,8 @@ def _reads_first_step(source: SourceFile, node: ast.Subscript) -> bool:
     return False
 
 
-def _last_states(source: SourceFile) -> Iterator[tuple[AbstractValue, ast.expr]]:
-    """Yield each ``h_n[-1]`` of a bidirectional layer of which nothing else is read."""
+def _states(source: SourceFile) -> Iterator[tuple[AbstractValue, ast.expr, str]]:
+    """Yield each final state of a bidirectional layer of which nothing else is read, and whose state it is."""
     for operation in source.operations:
         layer, call = operation.subject, operation.node
         scope: Any = function_of(source, call) if isinstance(call, ast.Call) else None
@@ -106,9 +103,20 @@ def _last_states(source: SourceFile) -> Iterator[tuple[AbstractValue, ast.expr]]
         reads = [each for each in nodes_in(scope, ast.Name) if isinstance(each.ctx, ast.Load)]
         steps, state = ([each for each in reads if each.id == name] for name in names or ("", ""))
         items = [source.parents.get(id(each)) for each in state]
-        last = [each for each in items if isinstance(each, ast.Subscript) and integer(each.slice) == -1]
-        if last and len(last) == len(items) and not steps:
-            yield layer, last[0]
+        read = {integer(each.slice): each for each in items if isinstance(each, ast.Subscript)}
+        if steps or not all(isinstance(each, ast.Subscript) for each in items):
+            continue
+        kind = layer.name.rpartition(".")[2]
+        if read.keys() == {-1}:
+            yield layer, read[-1], f"the backward direction of this {kind}"
+        elif read.keys() == {0, 1} and _layers(layer) > 1:
+            yield layer, read[0], f"the first of the {_layers(layer)} layers of this {kind}"
+
+
+def _layers(layer: AbstractValue) -> int:
+    given = layer.arguments.get("num_layers") or layer.arguments.get("2")
+    number = given.constant() if given is not None else 1
+    return number if isinstance(number, int) else 1
 
 
 def _unpacked_names(source: SourceFile, call: ast.AST) -> tuple[str, str] | None:
@@ -122,7 +130,7 @@ def _unpacked_names(source: SourceFile, call: ast.AST) -> tuple[str, str] | None
             return None
 
 
-RULE: Final = Rule(required_words=("bidirectional", "-1", "LSTM|GRU|RNN"), find=find)
+RULE: Final = Rule(required_words=("bidirectional", "-1|[1]", "LSTM|GRU|RNN"), find=find)
 
 BAD = """
 import torch
