@@ -51,7 +51,7 @@ FAULTY = {
     "a function": """
 model = nn.Linear(6, 4)
 def distil(student, wanted):
-    return F.kl_div(F.softmax(student / 2, dim=1), wanted, reduction="batchmean")  # <- LOS006
+    return F.kl_div(F.softmax(student.float(), dim=1), wanted, reduction="batchmean")  # <- LOS006
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     optimizer.zero_grad()

@@ -32,6 +32,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trueloop.analysis.queries.assignments import enclosing_definition
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -60,13 +62,20 @@ def find(source: SourceFile) -> Iterator[Hit]:
             for each in source.nodes_of(ast.Name, ast.Attribute)
             if last_name(each) == name and isinstance(each.ctx, ast.Load)
         ]
-        if all(_is_shown(source, each) for each in reads):
+        loop = next((each for each in loops if _scope(source, each, target) is _scope(source, statement, target)), None)
+        if loop is not None and all(_is_shown(source, each) for each in reads):
             yield Hit(
                 message=f"`{ast.unparse(target)}` is read from the checkpoint but never used: "
-                f"`{ast.unparse(loops[0].iter)}` begins at 0 again.",
+                f"`{ast.unparse(loop.iter)}` begins at 0 again.",
                 node=statement,
-                related=((loops[0].iter, "the loop"),),
+                related=((loop.iter, "the loop"),),
             )
+
+
+def _scope(source: SourceFile, node: ast.AST, target: ast.expr) -> Any:
+    """Return what sees a variable: the function around a node, or the class for an attribute of ``self``."""
+    is_own = isinstance(target, ast.Attribute) and last_name(target.value) == "self"
+    return enclosing_definition(source, node, ast.ClassDef) if is_own else function_of(source, node)
 
 
 def _owner(call: ast.Call) -> Any:

@@ -60,9 +60,10 @@ TOLERANCE = 1e-4
 MIN_POSITIVE = 3  # losses of a line whose input has values above 0
 MIN_LOSSES = 8
 MIN_VALUES = 256
-MIN_SPREAD = 0.2  # of the values
+MIN_SPREAD = 0.3  # of the values
 MAX_LINES = 64
 AFFINE = frozenset({"addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"})
+MATRIX_PRODUCTS = AFFINE | {"mm", "bmm", "baddbmm", "mv", "dot"}  # of any sign, so few values prove nothing
 NEVER_NEGATIVE = frozenset({"exp", "softmax", "sigmoid", "relu"})
 KINDS = {
     "torch.nn.NLLLoss": "nll",
@@ -114,7 +115,10 @@ class Detector(BaseDetector):
         for loss in event.losses:
             self._checked = True
             mismatch = _scale_mismatch_of(loss)
-            by_values = "" if mismatch or len(self._inputs) > MAX_LINES else self._judge_values(event, loss)
+            made_by = loss.input_operations[:1]  # () = the input has no graph: it is the target, perhaps
+            is_plain = loss.kind != "nll" and (not made_by or made_by[0] in MATRIX_PRODUCTS)
+            is_judged = not mismatch and not is_plain and len(self._inputs) <= MAX_LINES
+            by_values = self._judge_values(event, loss) if is_judged else ""
             if by_values:
                 mismatch = by_values, FIXES[loss.kind]
             if mismatch:

@@ -125,13 +125,12 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-states, rewards = torch.randn(64, 4), torch.rand(64) * 5
+states, actions, rewards = torch.randn(64, 4), torch.randint(2, (64,)), torch.rand(64) * 5
 critic = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
 policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
 optimizer = torch.optim.Adam([*critic.parameters(), *policy.parameters()], lr=0.01)
 for step in range(8):
     distribution = torch.distributions.Categorical(logits=policy(states))
-    actions = distribution.sample()
     with torch.no_grad():
         values = critic(states)[:, 0]
         advantages = rewards - values
