@@ -216,8 +216,10 @@ def _is_assigned_before(outer: ast.AST, loop: BatchLoop, name: str) -> bool:
 
 
 def _reads_itself(loop: BatchLoop, name: str) -> bool:
-    """Return True if a loop computes a variable from its earlier value: ``total = total + loss``."""
+    """Return True if a loop computes a variable from its earlier value, or tests it: ``total = total + loss``."""
     is_target = name in stored_names(loop.node.target)
+    if any(each.id == name for test in nodes_in(loop.node, ast.If) for each in nodes_in(test.test, ast.Name)):
+        return True
     return not is_target and any(
         name in stored_names(target) and any(each.id == name for each in nodes_in(assigned.value, ast.Name))
         for assigned in nodes_in(loop.node, ast.Assign)

@@ -19,6 +19,7 @@ MAX_MODELS: Final = 8
 MAX_EVALUATIONS: Final = 8  # lines that evaluate a model
 MAX_SAMPLES: Final = 40_000  # of the training, a repeated one each time, and of an evaluation
 MAX_CLASSES: Final = 64
+MAX_PARTS: Final = 16  # tensors of training batches, before they are joined
 MIN_SAMPLES: Final = 40  # of an evaluation
 MIN_SHARED: Final = 20  # of them that are training samples
 MIN_SHARE: Final = 0.05
@@ -76,6 +77,8 @@ class CopiedSamplesDetector(BaseDetector):
 
     def on_loss_graph_read(self, event: LossGraphRead) -> None:
         """Record the classes of the training samples."""
+        import torch
+
         calls = list(self._calls)
         self._calls.clear()
         if len(calls) != 1 or len(event.live_losses) != 1:
@@ -85,6 +88,8 @@ class CopiedSamplesDetector(BaseDetector):
             model.rows.append(rows)
             model.labels.append(labels.long())
             model.samples += len(rows)
+            if len(model.rows) >= MAX_PARTS:
+                model.rows, model.labels = [torch.cat(model.rows)], [torch.cat(model.labels)]
 
     def on_watch_ended(self, event: WatchEnded) -> Iterator[Evidence]:
         """Return evidence for each evaluation on copies of training samples."""
