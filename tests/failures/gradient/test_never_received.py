@@ -218,7 +218,7 @@ for step in range(N):
     h = body(a)
     choice, value = Categorical(logits=actor(h)), critic(h)[:, 0]
     action = choice.sample()
-    advantage = (reward[:, 0] - value).detach()
+    advantage = (reward[:, 0] * action - value).detach()
     loss = -(choice.log_prob(action) * advantage).mean() + 0.5 * F.mse_loss(value, reward[:, 0])
     update(optimizer, loss - 0.01 * choice.entropy().mean())
 """,
@@ -229,7 +229,8 @@ for step in range(N):
     a, reward, _ = batch()
     choice = Categorical(logits=policy(a))
     entropy = choice.entropy().mean()
-    update(p_step, -(reward[:, 0] * choice.log_prob(choice.sample())).mean() - log_alpha.exp().detach() * entropy)
+    action = choice.sample()
+    update(p_step, -(reward[:, 0] * action * choice.log_prob(action)).mean() - log_alpha.exp().detach() * entropy)
     update(a_step, log_alpha.exp() * (entropy.detach() - 0.5))
 """,
     "multiplier of a constraint with a detached violation": """

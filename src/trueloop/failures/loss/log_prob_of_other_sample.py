@@ -67,7 +67,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
             continue
         factor = _return_factor(source, call)
-        if factor is not None and _knows_actions(source, call):
+        if factor is not None:
             yield Hit(
                 message=f"`{ast.unparse(drawn)}` draws a new action for the log-probability, but "
                 f"`{ast.unparse(factor)}` is the result of the actions that were taken before.",
@@ -98,14 +98,6 @@ def _sample_of_its_own(source: SourceFile, call: ast.Call) -> ast.Call | None:
             return drawn
         case _:
             return None
-
-
-def _knows_actions(source: SourceFile, call: ast.Call) -> bool:
-    """Return True if a function reads something called actions, other than the sample itself."""
-    own = last_name(call.args[0])
-    read = (each for each in nodes_in(function_of(source, call), ast.Name, ast.Attribute, ast.Constant))
-    names = (str(each.value) if isinstance(each, ast.Constant) else last_name(each) for each in read)
-    return any("action" in each.lower() and each != own for each in names)
 
 
 def _return_factor(source: SourceFile, call: ast.Call) -> ast.expr | None:
