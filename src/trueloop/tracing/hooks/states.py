@@ -62,7 +62,7 @@ class States(Hook):
 
     def install_always(self, patches: Patches) -> None:
         """Replace all functions, since calls of them are rare."""
-        self._requests, self._first_update = 0, self._stream.update
+        self._requests, self._first_update, self._read = 0, self._stream.update, None
         patches.replace(nn.Module, "load_state_dict", self._replace_load_state_dict("model"))
         patches.replace(Optimizer, "load_state_dict", self._replace_load_state_dict("optimizer"))
         patches.replace(torch.amp.GradScaler, "load_state_dict", self._replace_load_state_dict("scaler"))
