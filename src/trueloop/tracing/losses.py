@@ -467,7 +467,7 @@ def _is_softmax_by_hand(node: Any, logs: Any) -> bool:
     if values is None or not values.is_cpu or shape != result_shape(logs) or not 1 < values.numel() <= MAX_READ:
         return False
     values = values.detach().float()
-    sums = values.sum(logs._saved_dim if logs._saved_dim < values.dim() else -1)  # noqa: SLF001
+    sums = values.sum(_signed(logs._saved_dim, values.dim()))  # noqa: SLF001
     return sums.numel() >= MIN_ROWS and bool(((sums - 1).abs() < TOLERANCE).all()) and float(values.min()) >= 0
 
 
@@ -485,7 +485,7 @@ def _normalised_over(logs: Any, source: Any, shape: tuple[int, ...] | None) -> t
     log_shape, dim = result_shape(logs), getattr(logs, "_saved_dim", None)
     if not log_shape or not shape or len(shape) < 2 or dim is None:
         return None
-    dim = dim if dim < len(log_shape) else dim - (1 << 64) + len(log_shape)
+    dim = _signed(dim, len(log_shape)) % len(log_shape)
     if log_shape != shape:  # reshaped in between: compare the size
         while _name(source) in RESHAPES:
             source = parent(source)
@@ -498,7 +498,12 @@ def size_along(node: Any) -> int | None:
     shape, dim = result_shape(node), getattr(node, "_saved_dim", None)
     if not shape or dim is None:
         return None
-    return shape[dim if dim < len(shape) else dim - (1 << 64)]
+    return shape[_signed(dim, len(shape))]
+
+
+def _signed(dim: int, dims: int) -> int:
+    """Return a dimension that a node has saved; PyTorch returns a negative one as an unsigned integer."""
+    return dim if dim < dims else dim - (1 << 64)
 
 
 def _flattened_across(source: Any, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -54,20 +54,20 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         seen.add(id(call))
         state = call.args[1] if len(call.args) > 1 else next((e.value for e in call.keywords if e.arg == "hx"), None)
-        created = list(_random_values(source, state)) if state is not None else []
+        created = list(dict.fromkeys(_random_values(source, state))) if state is not None else []
         scope = function_of(source, call)
         inputs = _random_values(source, call.args[0]) if call.args else ()
         if not created or any(function_of(source, each) is scope for each in inputs):
             continue
         name = layer.name.rpartition(".")[2]
-        plain = {each.func: None for each in created if last_name(each.func) in ("randn", "rand")}
+        plain = [each.func for each in created if last_name(each.func) in ("randn", "rand")]
         edits = tuple(source.text.replace(each, "torch.zeros") for each in plain)
         yield Hit(
             message=f"This {name} starts from random numbers, `{ast.unparse(created[0])}`, which differ in every call, "
             "also in eval mode.",
             node=created[0],
             related=((call, "starts here"),),
-            fix=Fix(edits, safe=False, description="Start from zeros") if len(plain) == len(set(created)) else None,
+            fix=Fix(edits, safe=False, description="Start from zeros") if len(plain) == len(created) else None,
         )
 
 
