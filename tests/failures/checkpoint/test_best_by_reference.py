@@ -474,6 +474,46 @@ model.load_state_dict(champion.state_dict())
 }
 
 
+LINT_FINDS |= {
+    name: f"""
+best, kept = float("inf"), None
+for epoch in range(5):
+    loss = update()
+    if loss < best:
+        best, kept = loss, {collected}  # <- CKP001
+with torch.no_grad():
+    {used}
+"""
+    for name, collected, used in (
+        (
+            "a list of parameters",
+            "[p.detach() for p in model.parameters()]",
+            "[p.copy_(q) for p, q in zip(model.parameters(), kept)]",
+        ),
+        ("a dictionary of the data", "{n: p.data for n, p in model.named_parameters()}", "kept.get('0.weight')"),
+        ("pairs", "dict((n, p.detach()) for n, p in model.state_dict().items())", "model.load_state_dict(kept)"),
+    )
+}
+LINT_IGNORES |= {
+    name: f"""
+best, kept = float("inf"), None
+for epoch in range(5):
+    loss = update()
+    if loss < best:
+        best, kept = loss, {collected}
+print(kept)
+"""
+    for name, collected in (
+        ("copies in a list", "[p.detach().clone() for p in model.parameters()]"),
+        ("norms in a list", "[p.detach().norm() for p in model.parameters()]"),
+        ("numbers", "{n: p.data.mean().item() for n, p in model.named_parameters()}"),
+        ("gradients", "[p.grad for p in model.parameters()]"),
+        ("names", "[n for n, p in model.named_parameters()]"),
+        ("sums", "[p + 0 for p in model.parameters()]"),
+    )
+}
+
+
 @pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
 def test_lint_reports_the_marked_line(lint_reports, name):
     lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name], fixes=True)

@@ -30,9 +30,10 @@ How it is detected
     tensors, for example with ``v.detach().cpu()`` on a CPU, is reported when it is loaded, if every tensor shares
     memory with its parameter and the weights have changed since every call of ``state_dict()``. It also reports a line
     that creates a third state_dict of one model while the first two still exist, if all of them share its memory, were
-    created at different updates, and were not saved or loaded. The linter reports three cases: a state_dict that is
-    stored where a best value is updated, and used after the training loop; a state_dict that is loaded into its own
-    model after the weights have changed; and states that a loop collects from a model that it trains. A state_dict
+    created at different updates, and were not saved or loaded. The linter reports four cases: a state_dict that is
+    stored where a best value is updated, and used after the training loop, or a list or dictionary of parameters in its
+    place; a state_dict that is loaded into its own model after the weights have changed; and states that a loop
+    collects from a model that it trains. A state_dict
     that is deep-copied too late is not detected.
 
 References
@@ -51,6 +52,7 @@ from trueloop.analysis.queries.captured_states import contains_state, deepcopy_f
 from trueloop.analysis.queries.modes import is_training_step, may_recreate_model
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.checkpoint.best_by_reference.collected_parameters import collected_parameters
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import Event
@@ -129,6 +131,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 break
         else:
             yield from _collected(source, capture)
+    yield from collected_parameters(source)
 
 
 def _collected(source: SourceFile, capture: Op) -> Iterator[Hit]:
@@ -189,7 +192,7 @@ def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
     return next((each for each in inside if is_training_step(source, each, model, inside)), None)
 
 
-RULE = Rule(required_words=(".state_dict(", "torch"), find=find)
+RULE = Rule(required_words=(".state_dict(|parameters(", "torch"), find=find)
 
 BAD = """
 import torch
