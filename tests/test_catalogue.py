@@ -107,6 +107,8 @@ UNFIXED = {
     "LOS044",
     "LOS045",
     "LOS046",
+    "LOS051",
+    "LOS052",
     "MDL008",
     "MDL012",
     "MDL017",

@@ -106,6 +106,15 @@ data_transforms = {
 }
 
 CORRECT = {
+    "scaled before it gets another name": SPLIT
+    + """
+scaler = StandardScaler().fit(x_train)
+x_train = scaler.transform(x_train)
+x_test = scaler.transform(x_test).astype("float32")
+train_x, test_x = torch.from_numpy(x_train), torch.from_numpy(x_test)
+fit([(train_x, y_train)])
+print(model(test_x))
+""",
     "both are transformed": SPLIT
     + """
 scaler = StandardScaler()

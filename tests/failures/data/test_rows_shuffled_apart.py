@@ -159,6 +159,13 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "a number of labels in a second split": """
+from sklearn.model_selection import train_test_split
+def main(args):
+    x_train, x_test, y_train, y_test = train_test_split(X, y)
+    x_few, rest, y_few, _ = train_test_split(x_train, y_train, train_size=args.labels)
+    step(x_few, y_few)
+""",
     "a list of the samples of a batch": """
 for rows in torch.randperm(len(X)).split(32):
     inputs = torch.stack([X[i] for i in rows])

@@ -163,7 +163,13 @@ def _counterparts(source: SourceFile, scaling: _Scaling) -> Iterator[ast.expr]:
             pairs = [(ast.unparse(a), b) for a, b in zip(items[::2], items[1::2], strict=False)]
         else:
             is_made_of_it = any(ast.unparse(each) == name for each in nodes_in(value, ast.Name, ast.Attribute))
-            pairs = [(name, each) for each in items or [target] if not is_made_of_it and is_other_part(name, each)]
+            origin = _array(value)
+            is_converted = bool(dotted_name(origin)) and is_other_part(name, origin)  # which is judged itself
+            pairs = [
+                (name, each)
+                for each in items or [target]
+                if not is_made_of_it and not is_converted and is_other_part(name, each)
+            ]
         for own, other in pairs:
             if own == name and ast.unparse(other) not in found:
                 found.add(ast.unparse(other))

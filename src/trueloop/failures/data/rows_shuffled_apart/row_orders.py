@@ -43,6 +43,8 @@ _INPUTS: Final = frozenset((
 ))  # fmt: skip
 _ONE_SAMPLE: Final = re.compile(r"__getitem__|__call__|transform|augment|collate|patch|jigsaw", re.IGNORECASE)
 """Names of functions that may shuffle the parts of one sample."""
+_SETTINGS: Final = frozenset(("test_size", "train_size", "random_state", "n_splits", "num_samples", "batch_size"))
+"""Arguments that are numbers."""
 _EXPERIMENT: Final = re.compile(r"permut|null|corrupt|nois|random_label|importance|control|negative", re.IGNORECASE)
 """Names of functions that shuffle one of two arrays on purpose."""
 _NEGATIVES: Final = frozenset(("neg", "negs", "negative", "negatives", "anchor", "real", "fake", "pos", "positive"))
@@ -414,7 +416,7 @@ class Scope:
                 if parent is not None and (
                     not isinstance(parent, ast.Attribute) or parent.attr not in ("item", "detach")
                 ):
-                    arguments = [*each.args, *(word.value for word in each.keywords)]
+                    arguments = [*each.args, *(word.value for word in each.keywords if word.arg not in _SETTINGS)]
             elif isinstance(each.value, ast.Tuple) and not self.of_one_sample:
                 arguments = each.value.elts
             if arguments:
