@@ -9,6 +9,17 @@ from torch import nn
 """
 
 FAULTY = {
+    "nothing is detached": """
+def quantise(z, codebook):
+    q = codebook[torch.cdist(z, codebook).argmin(1)]
+    return z + (q - z)  # <- GRD024
+""",
+    "nothing is detached, with one-hot vectors": """
+def choose(logits):
+    soft = logits.softmax(-1)
+    hard = torch.nn.functional.one_hot(soft.argmax(-1), 4).float()
+    return soft + (hard - soft)  # <- GRD024
+""",
     "a codebook": """
 def quantise(z, codebook):
     index = torch.cdist(z, codebook).argmin(1)
@@ -58,6 +69,15 @@ class Quantizer(nn.Module):
 }
 
 CORRECT = {
+    "a step to another value": """
+def move(z, codebook, rate):
+    q = codebook[torch.cdist(z, codebook).argmin(1)]
+    return z + rate * (q - z)
+""",
+    "a difference of three": """
+def gap(a, b, c):
+    return a + (b - c)
+""",
     "a codebook": """
 def quantise(z, codebook):
     q = codebook[torch.cdist(z, codebook).argmin(1)]

@@ -284,6 +284,39 @@ for _ in range(3):
 }
 
 
+BY_HAND = """
+for rows in torch.randperm(len(x)).split(16):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    {body}
+    optimizer.step()
+"""
+LINT_FINDS |= {
+    "scaled by hand": BY_HAND.format(
+        body="(loss * SCALE).backward()\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # <- PRC001\n"
+        "    for p in model.parameters():\n        p.grad /= SCALE"
+    ),
+    "scaled by hand, in a variable": BY_HAND.format(
+        body="scaled = factor * loss\n    scaled.backward()\n"
+        "    torch.nn.utils.clip_grad_value_(model.parameters(), 0.5)  # <- PRC001\n"
+        "    for p in model.parameters():\n        p.grad.mul_(1.0 / factor)"
+    ),
+}
+LINT_IGNORES |= {
+    "divided by hand before": BY_HAND.format(
+        body="(loss * SCALE).backward()\n    for p in model.parameters():\n        p.grad /= SCALE\n"
+        "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    ),
+    "a weight that stays": BY_HAND.format(
+        body="(loss * weight).backward()\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    ),
+    "a limit that is scaled by hand": BY_HAND.format(
+        body="(loss * SCALE).backward()\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0 * SCALE)\n"
+        "    for p in model.parameters():\n        p.grad /= SCALE"
+    ),
+}
+
+
 @pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
 def test_lint_reports_the_marked_line(lint_reports, name):
     lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name])

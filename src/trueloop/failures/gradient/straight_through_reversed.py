@@ -23,7 +23,8 @@ When this is fine
 How it is detected
     Only the linter finds it: the sum contains a value with and without ``detach()``, so that it cancels in the forward
     pass; this value is the result of ``round``, ``sign``, ``argmax``, ``one_hot``, a comparison or a lookup in a
-    codebook, or is called quantised or hard, and the value that remains is none of them.
+    codebook, or is called quantised or hard, and the value that remains is none of them. It also reports
+    ``soft + (hard - soft)`` without any ``detach()``.
 
 References
     Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons", 2013, arXiv:1308.3432
@@ -78,9 +79,27 @@ def find(source: SourceFile) -> Iterator[Hit]:
             cancelled = [e for e in terms if e.detached and e.sign == -1 and ast.unparse(e.node) == text]
             rest = [each for each in terms if each is not live and each not in cancelled]
             if len(cancelled) != 1 or len(rest) != 1 or rest[0].sign != 1:
+                yield from _without_detach(source, node, live, terms)
                 continue
             if _is_hard(source, live.node) and not _is_hard(source, rest[0].node):
                 yield _hit(source, node, live.node, rest[0].node)
+
+
+def _without_detach(source: SourceFile, total: ast.BinOp, live: _Term, terms: list[_Term]) -> Iterator[Hit]:
+    """Yield ``soft + (hard - soft)``, which is the hard value, in the backward pass too."""
+    text = ast.unparse(live.node)
+    cancelled = [e for e in terms if not e.detached and e.sign == -1 and ast.unparse(e.node) == text]
+    rest = [each for each in terms if each is not live and each not in cancelled]
+    is_sum = isinstance(total.op, ast.Add) and isinstance(total.right, ast.BinOp)
+    if len(cancelled) == len(rest) == 1 and not rest[0].detached and is_sum and _is_hard(source, rest[0].node):
+        difference = source.text.segment(total.right)
+        edit = source.text.replace(total.right, f"{difference}.detach()")
+        yield Hit(
+            message=f"`{ast.unparse(total)}` is `{ast.unparse(rest[0].node)}`, in the backward pass too: without "
+            f"`detach()` around the difference, `{text}` gets no gradient from it.",
+            node=total,
+            fix=Fix((edit,), safe=False, description="Detach the difference"),
+        )
 
 
 def _hit(source: SourceFile, total: ast.BinOp, hard: ast.expr, soft: ast.expr) -> Hit:
@@ -172,7 +191,7 @@ def _is_codebook(source: SourceFile, table: ast.expr, index: ast.expr) -> bool:
     return is_searched and bool(_CODEBOOK.search(ast.unparse(table)))
 
 
-RULE = Rule(required_words=("detach(|.data", " + |+(", "torch"), find=find)
+RULE = Rule(required_words=("detach(|.data|argm|one_hot|round(|sign(", " + |+(", "torch"), find=find)
 
 BAD = """
 import torch

@@ -25,7 +25,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer checks whether the gradients are still multiplied by the factor when they are clipped. A
     limit of 1 % of the factor or more is not reported. The linter reports a clipping call after the backward pass of a
-    scaled loss, if the scaler is not disabled and no code between them unscales, steps or is unknown.
+    scaled loss, if the scaler is not disabled and no code between them unscales, steps or is unknown. It also reports a
+    clipping between ``(loss * scale).backward()`` and the division of the gradients by ``scale``.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient clipping,
@@ -42,6 +43,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.precision.clipped_before_unscale.scaled_by_hand import clipped_while_scaled
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped, LossScaled
 from trueloop.tracing.trackers.gradient_ledger import GradientLedger
@@ -92,6 +94,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             related=((backward.node, "`backward()` of the scaled loss"),),
             fix=_unscale_first(source, clip) if is_first else None,
         )
+    yield from clipped_while_scaled(source)
 
 
 def _scaled_backward(source: SourceFile, clip: Op) -> Op | None:
@@ -182,7 +185,7 @@ def _unscale_first(source: SourceFile, clip: Op) -> Fix | None:
     return Fix((edit,), safe=True, description="Unscale before clipping") if edit else None
 
 
-RULE = Rule(required_words=(".backward(", "clip_grad", "scale"), find=find)
+RULE = Rule(required_words=(".backward(", "clip_grad", "scale|SCALE|.grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -221,7 +224,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Call scaler.unscale_(optimizer) before clipping.",
+    fix="Divide the gradients by the factor before clipping: scaler.unscale_(optimizer).",
     rule=RULE,
     detector=Detector,
     inject=inject,
