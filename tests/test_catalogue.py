@@ -109,6 +109,7 @@ UNFIXED = {
     "LOS046",
     "LOS051",
     "LOS052",
+    "LOS053",
     "MDL008",
     "MDL012",
     "MDL017",

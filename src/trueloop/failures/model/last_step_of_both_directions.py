@@ -30,11 +30,12 @@ References
 
 import ast
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.queries.batch_first import RECURRENT, is_time_first, layer_outputs, tensors
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.final_states import final_states
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -94,40 +95,15 @@ def _reads_first_step(source: SourceFile, node: ast.Subscript) -> bool:
 
 def _states(source: SourceFile) -> Iterator[tuple[AbstractValue, ast.expr, str]]:
     """Yield each final state of a bidirectional layer of which nothing else is read, and whose state it is."""
-    for operation in source.operations:
-        layer, call = operation.subject, operation.node
-        scope: Any = function_of(source, call) if isinstance(call, ast.Call) else None
-        if layer.name not in RECURRENT or not _is_bidirectional(layer) or scope is None:
-            continue
-        names = _unpacked_names(source, call)
-        reads = [each for each in nodes_in(scope, ast.Name) if isinstance(each.ctx, ast.Load)]
-        steps, state = ([each for each in reads if each.id == name] for name in names or ("", ""))
-        items = [source.parents.get(id(each)) for each in state]
-        read = {integer(each.slice): each for each in items if isinstance(each, ast.Subscript)}
-        if steps or not all(isinstance(each, ast.Subscript) for each in items):
-            continue
+    for states in final_states(source):
+        layer, read = states.layer, states.read
         kind = layer.name.rpartition(".")[2]
-        if read.keys() == {-1}:
+        if not states.is_bidirectional():
+            continue
+        if set(read) == {-1}:
             yield layer, read[-1], f"the backward direction of this {kind}"
-        elif read.keys() == {0, 1} and _layers(layer) > 1:
-            yield layer, read[0], f"the first of the {_layers(layer)} layers of this {kind}"
-
-
-def _layers(layer: AbstractValue) -> int:
-    given = layer.arguments.get("num_layers") or layer.arguments.get("2")
-    number = given.constant() if given is not None else 1
-    return number if isinstance(number, int) else 1
-
-
-def _unpacked_names(source: SourceFile, call: ast.AST) -> tuple[str, str] | None:
-    """Return ("out", "h") for ``out, h = layer(x)`` and ``out, (h, c) = layer(x)``."""
-    match source.parents.get(id(call)):
-        case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=steps), ast.Name(id=state)])]):
-            return steps, state
-        case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=steps), ast.Tuple(elts=[ast.Name(id=state), _])])]):
-            return steps, state
-        case _:
-            return None
+        elif set(read) == {0, 1} and states.layers() > 1:
+            yield layer, read[0], f"the first of the {states.layers()} layers of this {kind}"
 
 
 RULE: Final = Rule(required_words=("bidirectional", "-1|[1]", "LSTM|GRU|RNN"), find=find)
