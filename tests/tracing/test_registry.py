@@ -94,3 +94,17 @@ def test_a_set_stays_the_same_object_when_an_unrelated_tensor_is_freed():
     registry.refs([things[0], things.pop()])
     assert registry.refs(things) is kept
     assert [len(keys) for keys in registry._sets_with.values()] == [1, 1]
+
+
+def test_a_ref_is_transferred_to_a_successor():
+    registry, before, after = Registry(), torch.zeros(2), torch.ones(2)
+    refs = registry.refs([before])
+    (ref,) = refs
+    registry.transfer(ref, id(before), after)
+    assert registry.refs([after]) == refs
+    assert registry.ref(before) is not ref
+    key = id(after)
+    del after
+    third = torch.ones(2)
+    registry.transfer(ref, key, third)
+    assert registry.ref(third) is ref

@@ -140,6 +140,7 @@ class _Swap(NamedTuple):
             co_consts=constants, co_name=code.co_name, co_qualname=code.co_qualname,
             co_filename=HIDDEN_FILE, co_firstlineno=code.co_firstlineno,
         )  # fmt: skip
+        _skip(through)  # called after a graph break, as for ``torch.autograd.grad``
         return cls(code, through, original)
 
 

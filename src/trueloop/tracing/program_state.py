@@ -44,6 +44,10 @@ class HandWrittenOptimizer:
         """Return the parameters that still exist."""
         return [parameter for reference in self._parameters if (parameter := reference()) is not None]
 
+    def replace_parameters(self, parameters: Iterable[Tensor]) -> None:
+        """Record the tensors that the program has computed in place of the parameters, in the same order."""
+        self._parameters = tuple(map(weakref.ref, parameters))
+
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The parameters in the form of ``torch.optim.Optimizer``; the learning rate is not known."""
@@ -135,6 +139,8 @@ class ProgramState:
     """Called with a running model and a module that it calls for the first time and that is not known to be its own."""
     before_backward: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Called before each outermost backward pass, also in sampled tracing; hooks add them only while needed."""
+    starting_roots: Any = None
+    """The roots of the backward pass that is about to start, while ``before_backward`` is called."""
     on_backward_start: list[Callable[[Sequence[Tensor]], None]] = field(
         default_factory=list[Callable[[Sequence[Tensor]], None]]
     )

@@ -92,19 +92,41 @@ class Registry:
         known = self._refs.get(id(value))
         if known is not None and known[0]() is value:
             return known[1]
+        return self._add(value, name)
+
+    def transfer(self, ref: Ref, before: int, value: Any) -> None:
+        """Give a ref to the object that the program has computed in place of an earlier one.
+
+        Args:
+            ref: the ref of the earlier object, which gets a new one if it is still used.
+            before: id of the earlier object, which may be freed.
+            value: the new object.
+        """
+        if before in self._refs and self._refs[before][1] is ref:
+            self._remove(before)
+        if id(value) in self._refs:
+            self._remove(id(value))
+        self._add(value, ref.name, ref)
+
+    def _remove(self, key: int) -> None:
+        del self._refs[key]
+        self._registered_at.pop(key, None)
+        for ids in self._sets_with.pop(key, ()):
+            self._sets.pop(ids, None)
+            for other in set(ids):
+                if other in self._sets_with:
+                    self._sets_with[other].remove(ids)
+
+    def _add(self, value: Any, name: str, own: Ref | None = None) -> Ref:
         key, refs = id(value), self._refs
 
         def forget(dead: weakref.ref[Any]) -> None:
             if key in refs and refs[key][0] is dead:
-                del refs[key]
-                self._registered_at.pop(key, None)
-                for ids in self._sets_with.pop(key, ()):
-                    self._sets.pop(ids, None)
-                    for other in set(ids):
-                        if other in self._sets_with:
-                            self._sets_with[other].remove(ids)
+                self._remove(key)
 
-        ref = Ref(type(value).__name__, name or self._numbered(type(value).__name__), self._registered_at.get(key, ()))
+        ref = own or Ref(
+            type(value).__name__, name or self._numbered(type(value).__name__), self._registered_at.get(key, ())
+        )
         refs[key] = (weakref.ref(value, forget), ref)
         return ref
 

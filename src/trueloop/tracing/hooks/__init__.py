@@ -7,6 +7,7 @@ from trueloop.tracing.hooks.backward import Backward
 from trueloop.tracing.hooks.clipping import Clipping
 from trueloop.tracing.hooks.dropouts import Dropouts
 from trueloop.tracing.hooks.grad_modes import GradModes
+from trueloop.tracing.hooks.gradient_calls import GradientCalls
 from trueloop.tracing.hooks.graph_cuts import GraphCuts
 from trueloop.tracing.hooks.hand_written_updates import HandWrittenUpdates
 from trueloop.tracing.hooks.information_flow import InformationFlow
@@ -31,10 +32,12 @@ from trueloop.tracing.stream import EventStream
 def loss_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
     """Return the hooks that suffice to follow losses and updates."""
     steps = Steps(stream, program)
+    updates = HandWrittenUpdates(stream, program, steps)
     return [
+        GradientCalls(stream, program, updates),
         Backward(stream, program),
         steps,
-        HandWrittenUpdates(stream, program, steps),
+        updates,
         LossGraphs(stream, program),
         ModuleCalls(stream, program),
     ]
@@ -43,13 +46,15 @@ def loss_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
 def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
     """Return one instance of every hook that several failures need."""
     steps = Steps(stream, program)
+    updates = HandWrittenUpdates(stream, program, steps)
     return [
+        GradientCalls(stream, program, updates),
         Backward(stream, program),
         Clearing(stream, program),
         Clipping(stream, program),
         Scaling(stream, program),
         steps,
-        HandWrittenUpdates(stream, program, steps),
+        updates,
         Replicas(stream, program),
         Registrations(stream, program),
         Seeds(stream, program),

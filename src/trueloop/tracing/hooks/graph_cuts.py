@@ -69,6 +69,8 @@ class GraphCuts(Hook):
         self._end = stream.isolated("parameters without gradients", self._end_tracing)
         self._recorder: CutRecorder | None = None
         self._mode: CallRecorder | None = None
+        self._disabled: list[CallRecorder] = []
+        """Modes that no longer record and could not be removed yet."""
         self._fused = Patches()
         """Replacements during a recorded update."""
         self._reset()
@@ -127,10 +129,17 @@ class GraphCuts(Hook):
                 self._program.after_step.remove(call)
         if mode is not None:
             mode.enabled = False
-            modes = [_bindings._pop_torch_function_stack() for _ in range(function_modes())]  # noqa: SLF001
-            for each in reversed(modes):
-                if each is not mode:
-                    _bindings._push_on_torch_function_stack(each)  # noqa: SLF001
+            self._disabled.append(mode)
+        if self._disabled:
+            self._pop_disabled()
+
+    def _pop_disabled(self) -> None:
+        """Remove the modes that no longer record, except one within a call that it runs, which PyTorch pushes again."""
+        modes = [_bindings._pop_torch_function_stack() for _ in range(function_modes())]  # noqa: SLF001
+        for each in reversed(modes):
+            if all(each is not mode for mode in self._disabled):
+                _bindings._push_on_torch_function_stack(each)  # noqa: SLF001
+        self._disabled = [mode for mode in self._disabled if all(each is not mode for each in modes)]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program, inspect_loss = self._stream, self._program, self._inspect_loss
@@ -138,6 +147,8 @@ class GraphCuts(Hook):
         def backward(tensors: Any, *args: Any, **options: Any) -> Any:
             if not stream.full_tracing or program.backward_depth or program.is_other_thread():
                 return original(tensors, *args, **options)
+            if self._disabled:
+                self._pop_disabled()
             mode = self._mode
             if mode is not None:
                 mode.enabled = False
@@ -201,8 +212,12 @@ class GraphCuts(Hook):
         warnings.filterwarnings("ignore", module=r"trueloop\.tracing\.cut_recorder")
         for kind in _FUSED_IN_EVAL:
             self._fused.replace(kind, "forward", self._fused_forward)
-        self._mode = CallRecorder(self._record_call)
-        _bindings._push_on_torch_function_stack(self._mode)  # noqa: SLF001
+        if self._disabled:  # it is running the function within which the step was reported
+            self._mode = self._disabled.pop()
+            self._mode.enabled = True
+        else:
+            self._mode = CallRecorder(self._record_call)
+            _bindings._push_on_torch_function_stack(self._mode)  # noqa: SLF001
 
     def _fused_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Run a layer that has a fused kernel for inference without the mode, under which PyTorch would not use it."""
