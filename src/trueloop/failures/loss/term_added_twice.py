@@ -13,7 +13,7 @@ Fix
         loss = (cross_entropy(logits, labels) + cross_entropy(logits.t(), labels)) / 2
 
 When this is fine
-    - The model is called anew for each term, and its dropout makes two different outputs.
+    - The model is called again for each term, and its dropout makes two different outputs.
     - One of the variables is assigned in between.
     - The term has a factor, as in ``2 * loss``.
 
