@@ -163,3 +163,236 @@ def test_run_reports_the_comparison(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_programs(run, script):
     assert "EVL018" not in {each.code for each in run(HEAD + script).findings}
+
+
+WHOLE = (
+    HEAD
+    + """
+import numpy as np
+for epoch in range(2):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a).squeeze(1), b).backward()
+        optimizer.step()
+"""
+)
+AFTER_LOOPS = {
+    "residuals of all batches": """
+def evaluate(net, data):
+    net.eval()
+    preds, targets = [], []
+    with torch.no_grad():
+        for inputs, labels in data:
+            preds.append(net(inputs) * 2.0)
+            targets.append(labels * 2.0)
+    preds, targets = torch.cat(preds), torch.cat(targets)
+    residual = targets - preds  # <- EVL018
+    return 1 - residual.pow(2).mean() / targets.var()
+evaluate(model, held_out)
+""",
+    "an error of the whole set": """
+model.eval()
+with torch.inference_mode():
+    answers = model(x + 0.1)
+print(torch.sqrt(((answers - y) ** 2).mean()))  # <- EVL018
+""",
+    "batches by hand, a helper, without eval mode": """
+def mae(one, other):
+    return (one - other).abs().mean()  # <- EVL018
+@torch.no_grad()
+def predict(inputs):
+    return torch.vstack([model(part) for part in inputs.split(12)])
+print(mae(predict(x), y))
+""",
+    "rounded outputs in a class": """
+class Judge:
+    def __init__(self):
+        self.answers, self.truth = [], []
+    def add(self, answer, truth):
+        self.answers += [answer]
+        self.truth += [truth]
+    def accuracy(self):
+        answers, truth = torch.cat(self.answers), torch.cat(self.truth)
+        return (answers.sigmoid().round() == truth).float().mean()  # <- EVL018
+judge = Judge()
+model.eval()
+for a, b in held_out:
+    judge.add(model(a).detach(), b)
+print(judge.accuracy())
+""",
+    "true positives": """
+model.eval()
+with torch.no_grad():
+    hits = torch.cat([(model(a) > 0).float() for a, _ in held_out])
+positives = (hits * y).sum()  # <- EVL018
+print(positives / y.sum())
+""",
+    "labels with one column": """
+column = torch.stack([each for each in y[:, None]])
+model.eval()
+with torch.no_grad():
+    flat = model(x).squeeze(1)
+    print((flat - column).square().mean())  # <- EVL018
+""",
+    "arrays": """
+def rmse(predicted, labels):
+    return np.sqrt(np.mean((predicted - labels) ** 2))  # <- EVL018
+model.eval()
+with torch.no_grad():
+    arrays = np.concatenate([model(a).numpy() for a, _ in held_out])
+print(rmse(arrays, y.numpy()))
+""",
+    "a loss of PyTorch": """
+import warnings
+warnings.filterwarnings("ignore")
+model.eval()
+with torch.no_grad():
+    print(F.l1_loss(model(x), y).item())  # <- EVL018
+""",
+}
+PAIRS = {
+    "distances on purpose": """
+print((outputs - labels[None]).abs().min(), (flat[:, None] - labels).abs().mean())
+""",
+    "distances in a helper": """
+def distances(one, other):
+    return (one - other).abs().mean()
+print(distances(flat[:, None], labels))
+""",
+    "the nearest label of each output": """
+gaps = (outputs - labels).abs()
+print((gaps.argmin(1) == torch.arange(60)).float().mean())
+""",
+    "the distance to all labels, for each output": """
+print(((outputs - labels) ** 2).mean(dim=1).sqrt().max())
+""",
+    "a ranking": """
+order = torch.sign(outputs - outputs.t()) * torch.sign(labels[:, None] - labels)
+print(order.sum(), (outputs - flat).abs().mean())
+""",
+    "an ensemble": """
+members = torch.stack([flat, flat + 0.1, flat - 0.1])
+print((members - labels).abs().mean(), (members.mean(0) - labels).abs().mean())
+""",
+    "scores of classes": """
+scores, chosen = nn.Linear(4, 3)(x + 0.1), labels.long().unsqueeze(1)
+print((scores - chosen).abs().mean(), (scores.argmax(1) == chosen.squeeze(1)).float().mean())
+""",
+    "an outer product": """
+print((outputs * labels).mean(1).shape, (outputs * labels)[0].sum())
+""",
+    "the same shape": """
+print((outputs - labels.view_as(outputs)).abs().mean(), (outputs[:, 0] == labels).float().mean())
+print(np.mean((outputs.numpy()[:, 0] - labels.numpy()) ** 2), np.mean(outputs.numpy() - labels.numpy()[:, None]))
+""",
+    "an array of pairs": """
+one, other = flat.numpy()[:, None], labels.numpy()
+print(np.mean(np.abs(one - other)), np.mean(np.abs(flat.numpy()[:, None] - other)))
+""",
+    "a grid": """
+levels = torch.linspace(0, 1, 7)
+print((outputs - levels).abs().mean(), (outputs > levels).float().sum())
+""",
+}
+PREDICT = """
+model.eval()
+with torch.no_grad():
+    outputs = torch.cat([model(a) for a, _ in held_out])
+flat, labels = outputs.squeeze(1), y
+"""
+
+
+@pytest.mark.parametrize("script", AFTER_LOOPS.values(), ids=AFTER_LOOPS)
+def test_run_reports_the_metric_of_a_whole_evaluation(run_reports, script):
+    run_reports(WHOLE + script)
+
+
+IN_LISTS = ("residuals of all batches",)
+COLLECTED = {
+    "a list that is joined": """
+answers, truth = [], []
+for a, b in held_out:
+    with torch.no_grad():
+        answers.append(model(a).detach().cpu())
+        truth.append(b.cpu())
+answers, truth = torch.cat(answers, dim=0), torch.cat(truth, dim=0)
+print(torch.mean(torch.abs(answers - truth)))  # <- EVL018
+""",
+    "a class": """
+class Judge:
+    def __init__(self, net):
+        self.net = net
+    @torch.no_grad()
+    def predict(self, data):
+        outputs, labels = [], []
+        for a, b in data:
+            outputs.append(self.net(a))
+            labels.append(b)
+        return torch.cat(outputs), torch.cat(labels)
+    def mae(self, data):
+        outputs, labels = self.predict(data)
+        return (outputs - labels).abs().mean()  # <- EVL018
+judge = Judge(model)
+print(judge.mae(held_out))
+""",
+    "comprehensions": """
+with torch.no_grad():
+    answers = torch.cat([model(a) for a, b in held_out])
+truth = torch.cat([b for a, b in held_out])
+print((answers - truth).square().mean().sqrt())  # <- EVL018
+""",
+}
+SAME_SHAPE = {
+    "squeezed in the list": """
+answers, truth = [], []
+for a, b in held_out:
+    answers.append(model(a).detach().squeeze(1))
+    truth.append(b)
+print((torch.cat(answers) - torch.cat(truth)).abs().mean())
+""",
+    "squeezed when joined": """
+answers, truth = [], []
+for a, b in held_out:
+    answers.append(model(a).detach())
+    truth.append(b)
+answers, truth = torch.cat(answers).squeeze(1), torch.cat(truth)
+print((answers - truth).abs().mean())
+""",
+    "columns in both": """
+answers, truth = [], []
+for a, b in held_out:
+    answers.append(model(a).detach())
+    truth.append(b.unsqueeze(1))
+print((torch.cat(answers) - torch.cat(truth)).abs().mean())
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [*COLLECTED.values(), *(AFTER_LOOPS[each] for each in IN_LISTS)],
+    ids=[*COLLECTED, *IN_LISTS],
+)
+def test_lint_reports_the_metric_of_collected_outputs(lint_reports, script):
+    lint_reports(WHOLE + script)
+
+
+@pytest.mark.parametrize("script", COLLECTED.values(), ids=COLLECTED)
+def test_run_reports_the_metric_of_collected_outputs(run_reports, script):
+    run_reports(WHOLE + "model.eval()\n" + script)
+
+
+@pytest.mark.parametrize("script", SAME_SHAPE.values(), ids=SAME_SHAPE)
+def test_equal_shapes_are_accepted(lint_is_clean, run, script):
+    lint_is_clean(WHOLE + script, "EVL018")
+    assert "EVL018" not in {each.code for each in run(WHOLE + script).findings}
+
+
+@pytest.mark.parametrize("script", PAIRS.values(), ids=PAIRS)
+def test_run_accepts_pairs_on_purpose(run, script):
+    assert "EVL018" not in {each.code for each in run(WHOLE + PREDICT + script).findings}
+
+
+@pytest.mark.parametrize("script", PAIRS.values(), ids=PAIRS)
+def test_lint_accepts_pairs_on_purpose(lint_is_clean, script):
+    lint_is_clean(WHOLE + PREDICT + script, "EVL018")

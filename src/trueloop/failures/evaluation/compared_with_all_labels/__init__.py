@@ -18,15 +18,20 @@ Fix
 
 When this is fine
     - All pairs are compared on purpose, as in a mask of samples with equal labels: ``labels[:, None] == labels``.
+    - The pairs are reduced in one dimension, as in a search for the nearest label: ``(outputs - labels).argmin(1)``.
     - Both sides have one column, or the labels are one-hot.
     - ``labels.view_as(predicted)`` gives both the same shape.
 
 How it is detected
-    In a run, the sanitizer reads the shapes of tensors that are compared after a model has returned (N, 1): one has
-    that shape and the other (N,). Views of the same labels, and equal values, are compared on purpose. It also reads
-    the shapes of the variables that a loop over a loader compares or subtracts, and sums. The linter knows the shapes
-    from a loss of the same model that changes one of its arguments: ``labels.unsqueeze(1)`` or
-    ``outputs.squeeze(1)``.
+    In a run, the sanitizer reads the shapes of tensors that are compared after a model has returned (N, 1), in one call
+    or in several calls together: one has that shape and the other (N,). Views of the same labels, and equal values, are
+    compared on purpose. Between a call of a model in eval mode, or without a graph, and the next backward pass it reads
+    the shapes of differences too, of products that are added up, of arrays in ``np.mean(predicted - labels)``, and of
+    PyTorch's losses, unless the source code adds a dimension for it or reduces the pairs in one dimension. It also
+    reads the shapes of the variables that a loop over a loader compares or subtracts, and sums. The linter knows the
+    shapes from a loss of the same model that changes one of its arguments: ``labels.unsqueeze(1)`` or
+    ``outputs.squeeze(1)``; it also follows batches that are collected in lists and joined by ``torch.cat``. Differences
+    by ``torch.sub`` and by methods of NumPy arrays, as in ``(predicted - labels).mean()``, are not detected in a run.
 
 References
     Broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html

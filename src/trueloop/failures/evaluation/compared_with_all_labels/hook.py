@@ -1,8 +1,14 @@
-"""Reads the shapes of tensors that the program compares, and once for each loop over a loader of their differences."""
+"""Reads the shapes of tensors that the program compares or, in an evaluation, subtracts, multiplies or combines.
+
+Once for each loop over a loader it also reads the shapes of the variables that the loop subtracts.
+"""
 
 import ast
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import accumulate
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Final
 
@@ -12,28 +18,36 @@ from trueloop.analysis.queries.batch_loops import assigned_in, without_conversio
 from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.evaluation.compared_with_all_labels import OutputsCompared
+from trueloop.failures.evaluation.compared_with_all_labels.pairs_in_text import Combination, find_node, sides
 from trueloop.failures.evaluation.compared_with_all_labels.rule import ELEMENTWISE
 from trueloop.tracing.attach import Hook
-from trueloop.tracing.events import BatchLoaded, Event, LoaderStarted, ModelCalled
+from trueloop.tracing.events import BatchLoaded, Event, LoaderStarted, LossEvaluated, ModelCalled
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.row_digests import has_storage
-from trueloop.tracing.source_calls import expression_at, tree_of
+from trueloop.tracing.source_calls import call_at, expression_at, tree_of
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code, user_location
 
 MAX_LOOPS: Final = 64
 MAX_DEPTH: Final = 8
+MAX_OUTPUTS: Final = 4096
+MAX_EVALUATIONS: Final = 64
+"""Phases without a backward pass whose operations are watched, as in a program that evaluates in each update."""
+_SUMMED_ONLY: Final = ("__mul__", "mul", "__and__", "logical_and")
+"""Operations that count only if all pairs are added up, as in true positives."""
 
 
 class ComparedShapes(Hook):
     """Emits `OutputsCompared`.
 
     Two tensors that are compared on purpose with all of each other, as in a mask of samples of equal class, are views
-    of the same labels, or equal.
+    of the same labels, or equal. Differences and products are read only between a call of a model that is not trained
+    (in eval mode, or without a graph) and the next backward pass; no operation of training is replaced.
 
-    Cost: 1 us for each fully traced batch and comparison; some ms for each loop of the program, at its second batch.
+    Cost: 1 us for each fully traced batch and comparison; some ms for each loop of the program, at its second batch;
+    0.1 ms for each of the first 64 evaluations, and 0.5 us for each difference in them.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (OutputsCompared,)
@@ -42,57 +56,144 @@ class ComparedShapes(Hook):
         self._stream = stream
         self._loops: dict[tuple[CodeType, int], int] = {}
         """Function and line of a loop -> number of batches seen."""
-        self._columns = 0
-        """Number of samples of the latest outermost call of a model if it returned one column; 0 otherwise."""
+        self._rows = deque[int](maxlen=MAX_OUTPUTS)
+        """Numbers of samples of the latest outputs of models that have one column."""
         self._compared = set[CodePosition | None]()
+        self._evaluation: Patches | None = None
+        """The operations that are watched until the next backward pass; None in training."""
+        self._evaluations = 0
         self._program = program
         self._record = stream.isolated_inner("compared shapes", self._on_event)
         self._compare = stream.isolated("compared shapes", self._on_compared)
+        self._array = stream.isolated("compared arrays", self._on_array_reduced)
         program.on_model_called.append(stream.isolated_inner("outputs of one column", self._on_model_called))
 
     def install_always(self, patches: Patches) -> None:
         """Receive the batches."""
         self._loops.clear()
         self._compared.clear()
-        self._columns = 0
+        self._rows.clear()
+        self._evaluations = 0
         for name in ("eq", "__eq__", "ne", "__ne__"):
-            patches.replace(Tensor, name, self._comparison)
+            patches.replace(Tensor, name, partial(self._comparison, name))
+        self._program.before_backward.append(self._end_evaluation)
         patches.add_undo(lambda: self._stream.unsubscribe(self._record))
-        self._stream.subscribe(self._record, LoaderStarted, BatchLoaded)
+        patches.add_undo(self._end_evaluation)
+        self._stream.subscribe(self._record, LoaderStarted, BatchLoaded, LossEvaluated)
 
     def _on_model_called(self, event: ModelCalled) -> None:
         shape = tuple(event.output.shape) if isinstance(event.output, Tensor) else ()
-        self._columns = shape[0] if len(shape) == 2 and shape[1] == 1 and shape[0] > 1 else 0
+        if len(shape) == 2 and shape[1] == 1 and shape[0]:
+            self._rows.append(shape[0])
+            is_evaluated = not event.has_graph or not event.live_module.training  # type: ignore[union-attr]
+            if is_evaluated and self._evaluation is None and not event.recomputed:
+                self._begin_evaluation()
 
-    def _comparison(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, on_compared = self._stream, self._compare
+    def _begin_evaluation(self) -> None:
+        if self._evaluations >= MAX_EVALUATIONS:
+            return
+        self._evaluations += 1
+        self._evaluation = Patches()
+        for name in ("sub", "__sub__", *_SUMMED_ONLY):
+            self._evaluation.replace(Tensor, name, partial(self._comparison, name))
+        arrays = sys.modules.get("numpy")
+        for name in ("mean", "sum") if arrays is not None and "numba" not in sys.modules else ():
+            self._evaluation.replace(arrays, name, self._array_reduction)
 
-        def compare(tensor: Any, other: Any) -> Any:
-            if self._columns and stream.active and type(tensor) is Tensor is type(other):
-                on_compared(tensor, other)
-            return original(tensor, other)
+    def _end_evaluation(self) -> None:
+        if self._evaluation is not None:
+            self._evaluation.restore()
+            self._evaluation = None
+
+    def _comparison(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, on_compared, rows = self._stream, self._compare, self._rows
+
+        def compare(tensor: Any, other: Any, *args: Any, **options: Any) -> Any:
+            if rows and stream.active and type(tensor) is Tensor is type(other) and _are_crossed(tensor, other):
+                on_compared(name, tensor, other)
+            return original(tensor, other, *args, **options)
 
         return compare
 
-    def _on_compared(self, tensor: Tensor, other: Tensor) -> None:
-        if {tuple(tensor.shape), tuple(other.shape)} != {(self._columns, 1), (self._columns,)}:
+    def _array_reduction(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, on_reduced = self._stream, self._array
+
+        def reduce(*args: Any, **options: Any) -> Any:
+            if stream.active and len(args) == 1 and not options and getattr(args[0], "ndim", 0) == 2:
+                on_reduced(*args[0].shape)
+            return original(*args, **options)
+
+        return reduce
+
+    def _on_compared(self, name: str, tensor: Tensor, other: Tensor) -> None:
+        column, row = (tensor, other) if tensor.dim() == 2 else (other, tensor)
+        if not self._is_pair(tuple(column.shape), tuple(row.shape)):
             return
         if self._program.is_other_thread() or not (has_storage(tensor) and has_storage(other)):
             return
         location = user_location()
-        if location in self._compared or (tensor.is_cpu and other.is_cpu and _are_same(tensor, other)):
+        if location in self._compared or (tensor.is_cpu and other.is_cpu and _are_same(column, row)):
             return
         self._compared.add(location)
-        column, row = (tensor, other) if tensor.dim() == 2 else (other, tensor)
         frame = _user_frame()
         found = expression_at(frame) if frame is not None else None
-        if location is not None:
-            self._stream.emit(OutputsCompared(
-                text="" if found is None else ast.unparse(found), compared_at=location.source_location,
-                output_shape=tuple(column.shape), label_shape=tuple(row.shape),
-            ))  # fmt: skip
+        if location is None or frame is None or not _is_mistake(frame, found, column, is_sum=name in _SUMMED_ONLY):
+            return
+        self._stream.emit(OutputsCompared(
+            text="" if found is None else ast.unparse(found), compared_at=location.source_location,
+            output_shape=tuple(column.shape), label_shape=tuple(row.shape),
+        ))  # fmt: skip
+
+    def _is_pair(self, column: tuple[int, ...], row: tuple[int, ...]) -> bool:
+        """Return True for the shapes (N, 1) and (N,), if models returned N rows in one or several calls."""
+        samples = column[0] if column else 0
+        if samples < 2 or column != (samples, 1) or row != (samples,):
+            return False
+        sums = {0, *accumulate(self._rows)}
+        return any(each + samples in sums for each in sums)
+
+    def _on_array_reduced(self, rows: int, columns: int) -> None:
+        """Check the arrays whose difference or comparison is reduced: ``np.mean((predicted - labels) ** 2)``."""
+        frame = _user_frame()
+        found = call_at(frame) if rows == columns > 1 and frame is not None else None
+        if found is None or frame is None or len(found.args) != 1 or not self._is_pair((rows, 1), (rows,)):
+            return
+        values, location = {**frame.f_globals, **variables(frame)}, user_location()
+        for node in nodes_in(found.args[0], ast.BinOp, ast.Compare):
+            pair = [values.get(each.id) if isinstance(each, ast.Name) else None for each in sides(node)]
+            shapes = [tuple(getattr(each, "shape", ())) for each in pair]
+            is_column_first = len(shapes) == 2 and len(shapes[0]) == 2
+            column, row = shapes if is_column_first else (shapes or [(), ()])[::-1]
+            if location is None or location in self._compared or not self._is_pair(column, row):
+                continue
+            self._compared.add(location)
+            if _is_mistake(frame, node, None, is_sum=False):
+                self._stream.emit(OutputsCompared(
+                    text=ast.unparse(node), compared_at=location.source_location,
+                    output_shape=column, label_shape=row,
+                ))  # fmt: skip
+
+    def _on_loss(self, event: LossEvaluated) -> None:
+        """Check a loss of PyTorch that measures an evaluation, which PyTorch also warns about."""
+        loss, location = event.live_loss, event.location
+        shapes = tuple(loss.answers.shape), tuple(loss.targets.shape)
+        column, row = shapes if len(shapes[0]) == 2 else shapes[::-1]
+        if location is None or location in self._compared or loss.reduction == "none" or event.within_model:
+            return
+        if self._is_pair(column, row):
+            self._compared.add(location)
+            frame = _user_frame()
+            found = expression_at(frame) if frame is not None else None
+            if frame is None or _is_mistake(frame, found, None, is_sum=False):
+                self._stream.emit(OutputsCompared(
+                    text="" if found is None else ast.unparse(found), compared_at=location.source_location,
+                    output_shape=column, label_shape=row,
+                ))  # fmt: skip
 
     def _on_event(self, event: Any) -> None:
+        if isinstance(event, LossEvaluated):
+            self._on_loss(event)
+            return
         frame = _user_frame()
         if frame is None or len(self._loops) >= MAX_LOOPS:
             return
@@ -117,8 +218,8 @@ class ComparedShapes(Hook):
             return
         values = {**frame.f_globals, **variables(frame)}
         batch = {each.id for each in nodes_in(loop.target, ast.Name)}
-        for compared, sides in _comparisons(loop):
-            for output, label in (sides, sides[::-1]):
+        for compared, pair in _comparisons(loop):
+            for output, label in (pair, pair[::-1]):
                 shapes = [_shape(loop, each, values) for each in (output, label)]
                 is_labelled = _comes_from(loop, label, batch, {})
                 if all(shapes) and is_labelled and _comes_from(loop, output, set(), values):
@@ -128,11 +229,39 @@ class ComparedShapes(Hook):
                     ))  # fmt: skip
 
 
+def _are_crossed(one: Tensor, other: Tensor) -> bool:
+    """Return True for the shapes (N, 1) and (N,) in either order."""
+    first, second = one.shape, other.shape
+    column, row = (first, second) if len(first) == 2 else (second, first)
+    return len(column) == 2 and len(row) == 1 and column[1] == 1 and column[0] == row[0] > 1
+
+
 def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     while frame is not None and not is_user_code(frame.f_code):
         frame = frame.f_back
     return frame
+
+
+def _is_mistake(frame: FrameType, node: ast.expr | None, column: Tensor | None, *, is_sum: bool) -> bool:
+    """Return True unless the text around an expression shows that the program wants all pairs.
+
+    Args:
+        frame: the frame that computes it.
+        node: the expression; None if its text is not known.
+        column: the tensor of one column, if it is known.
+        is_sum: whether only a sum over all pairs is a mistake.
+    """
+    tree = tree_of(frame.f_code.co_filename) if node is not None else None
+    inner = None if tree is None or node is None else find_node(tree, node, frame.f_lineno)
+    if tree is None or inner is None:
+        return not is_sum
+    text = Combination(tree, inner)
+    base = None if column is None else column._base  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    is_reshaped = column is not None and base is not None and base.numel() == column.numel()
+    if text.wants_pairs() or (is_reshaped and text.has_arguments()):
+        return False  # distances(outputs[:, None], labels)
+    return text.is_summed() or not is_sum
 
 
 def _are_same(column: Tensor, row: Tensor) -> bool:

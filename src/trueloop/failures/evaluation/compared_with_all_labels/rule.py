@@ -21,6 +21,8 @@ _OF_COLUMNS: Final = frozenset((
 ))  # fmt: skip
 _OF_CLASSES: Final = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"))
 _REDUCTIONS: Final = frozenset(("sum", "mean"))
+_JOINING: Final = frozenset(("torch.cat", "torch.concat", "torch.concatenate", "numpy.concatenate"))
+_STATISTICS: Final = frozenset(("mean", "std", "var", "min", "max"))
 _FLATTENING: Final = frozenset(("view", "reshape", "flatten", "ravel"))
 _COMPARISONS: Final = ast.Eq | ast.NotEq
 _INDICES: Final = {":, 0": "row", "..., 0": "row", ":, None": "column", "..., None": "column"}
@@ -182,7 +184,11 @@ def shaped(value: AbstractValue) -> Shaped | None:
         if inner is not None:
             within = shaped(inner) if inner.kind is ValueKind.TENSOR else Shaped(inner, ())
             return Shaped(value, (*changes, *within.changes)) if within else None
-        step, tensors = _shape_change(value), _tensors(value)
+        items = _joined(value)
+        if items is not None:
+            value = items
+            continue
+        step, tensors = _shape_change(value), _unreduced(value)
         if step is None:
             return Shaped(value, tuple(changes))
         if step == "?" or len(tensors) != 1:
@@ -190,6 +196,22 @@ def shaped(value: AbstractValue) -> Shaped | None:
         changes += [step] if step else []
         value = tensors[0]
     return None
+
+
+def _joined(value: AbstractValue) -> AbstractValue | None:
+    """Return what a loop collects in a list that ``torch.cat`` joins to one tensor; None for other values."""
+    is_by_sample = all(each.constant() == 0 for each in value.sources[1:])
+    items = value.sources[0] if value.name in _JOINING and value.sources and is_by_sample else None
+    is_list = items is not None and items.kind is ValueKind.SEQUENCE and not items.union and len(items.sources) == 1
+    return items.sources[0] if items is not None and is_list else None
+
+
+def _unreduced(value: AbstractValue) -> list[AbstractValue]:
+    """Return the operands of an operation, without the means and deviations by which values are scaled."""
+    tensors = _tensors(value)
+    if len(tensors) < 2 or not value.name.startswith("binary "):
+        return tensors
+    return [each for each in tensors if each.name.rpartition(".")[2] not in _STATISTICS]
 
 
 def _shape_change(value: AbstractValue) -> str | None:
