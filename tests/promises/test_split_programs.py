@@ -23,7 +23,6 @@ RULES = [ActiveRule(e.failure, e.slug, e.failure.rule) for e in ENTRIES.values()
 NOT_FOLLOWED = {
     "CKP009",  # the number that the best value begins with must stand in the same file as the comparison
     "DAT021",  # that the stored array is changed in place must be visible in the loop that stores it
-    "DAT022",  # that the loader shuffles must be visible where the outputs are collected
     "DAT042",  # where the noise is drawn must be visible in the file of the loop
     "GRD011",  # what is clipped must be visible as the iterator that an earlier call has used up
 }

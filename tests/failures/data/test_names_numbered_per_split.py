@@ -174,11 +174,253 @@ def encode(labels):
 y_train, y_test = encode(train_labels), encode(test_labels)
 """,
 }
+PER_PART |= {
+    "a function that returns the numbers of the names": """
+def build_index(ids):
+    index = {}
+    for key in ids:
+        index.setdefault(key, len(index))
+    return index
+def encode(ids, index):
+    return np.array([index.get(key, -1) for key in ids])
+for column in ("user", "item"):
+    index = build_index(train[column])
+    train[column] = encode(train[column], index)
+    test[column] = encode(test[column], build_index(test[column]))  # <- DAT026
+""",
+    "a function that reads a file": """
+def load(path):
+    rows = [line.split(",") for line in open(path)]
+    items = {name: i for i, name in enumerate(sorted({row[0] for row in rows}))}
+    return torch.tensor([items[row[0]] for row in rows])
+train_items = load("data/train.csv")
+valid_items = load("data/valid.csv")  # <- DAT026
+""",
+    "parts of one list": """
+def number(ids):
+    known = {}
+    out = []
+    for each in ids:
+        if each not in known:
+            known[each] = len(known)
+        out.append(known[each])
+    return torch.tensor(out)
+first, rest = users[:800], users[800:]
+a = number(first)
+b = number(rest)  # <- DAT026
+""",
+    "parts of a library's split": """
+first, rest = train_test_split(rows, test_size=0.2)
+a = pd.factorize(first.city)[0]
+b = pd.factorize(rest.city)[0]  # <- DAT026
+""",
+    "a loop over the parts": """
+for part in (train, test):
+    part["user"] = LabelEncoder().fit_transform(part["user"])  # <- DAT026
+""",
+    "a comprehension over the parts": """
+def ids(words):
+    place = {w: i for i, w in enumerate(dict.fromkeys(words))}
+    return torch.tensor([place[w] for w in words])
+data = {name: ids(words) for name, words in {"train": train_words, "test": test_words}.items()}  # <- DAT026
+""",
+    "two encoders": """
+encoder, other = OrdinalEncoder(), OrdinalEncoder()
+x_train = torch.tensor(encoder.fit_transform(train[["city"]]))
+x_test = torch.tensor(other.fit_transform(test[["city"]]))  # <- DAT026
+""",
+    "codes of categories": """
+u_train = torch.tensor(train_df["user"].astype("category").cat.codes.values)
+u_test = torch.tensor(test_df["user"].astype("category").cat.codes.values)  # <- DAT026
+""",
+    "dictionaries next to each other": """
+train_index = {u: i for i, u in enumerate(sorted(set(train.user)))}
+test_index = {u: i for i, u in enumerate(sorted(set(test.user)))}  # <- DAT026
+u_train = torch.tensor([train_index[u] for u in train.user])
+u_test = torch.tensor([test_index[u] for u in test.user])
+""",
+    "map": """
+def numbers(column):
+    return dict(zip(column.unique(), range(column.nunique())))
+train["item"] = train["item"].map(numbers(train["item"]))
+test["item"] = test["item"].map(numbers(test["item"]))  # <- DAT026
+""",
+    "a class that numbers words": """
+class Vocabulary:
+    def __init__(self, texts):
+        self.stoi = {}
+        self._read(texts)
+    def _read(self, texts):
+        for text in texts:
+            for word in text.split():
+                self.stoi.setdefault(word, len(self.stoi))  # <- DAT026
+    def encode(self, text):
+        return torch.tensor([self.stoi[word] for word in text.split()])
+train_vocab, test_vocab = Vocabulary(train_texts), Vocabulary(test_texts)
+x_train = [train_vocab.encode(each) for each in train_texts]
+x_test = [test_vocab.encode(each) for each in test_texts]
+""",
+    "a dataset of sorted users": """
+class Ratings(torch.utils.data.Dataset):
+    def __init__(self, table):
+        self.table = table
+        self.user_ids = {u: i for i, u in enumerate(sorted(set(table["user"])))}  # <- DAT026
+    def __getitem__(self, i):
+        return self.user_ids[self.table["user"][i]], self.table["rating"][i]
+train_set, test_set = Ratings(train_table), Ratings(test_table)
+""",
+}
+PER_PART |= {
+    "a dictionary of parts, most frequent words first": """
+def encode(samples):
+    counts = Counter(w for s in samples for w in s)
+    stoi = {w: i for i, (w, _) in enumerate(counts.most_common(), start=2)}
+    return [torch.tensor([stoi[w] for w in s]) for s in samples]
+splits = {"train": train, "val": val, "test": test}
+encoded = {}
+for name, samples in splits.items():
+    encoded[name] = encode(samples)  # <- DAT026
+""",
+    "an encoder of the program": """
+class IdMap:
+    def __init__(self):
+        self.table = {}
+    def fit(self, ids):
+        for each in ids:
+            if each not in self.table:
+                self.table[each] = len(self.table)
+        return self
+    def transform(self, ids):
+        return torch.tensor([self.table[each] for each in ids])
+u_train = IdMap().fit(train_users).transform(train_users)
+u_test = IdMap().fit(test_users).transform(test_users)  # <- DAT026
+""",
+}
+ONCE |= {
+    "an encoder of the program that learns from both": PER_PART["an encoder of the program"].split("u_train")[0]
+    + """
+ids = IdMap()
+ids.fit(train_users)
+ids.fit(test_users)
+u_train, u_test = ids.transform(train_users), ids.transform(test_users)
+""",
+    "the numbers of the training part are passed on": """
+def build_index(ids):
+    index = {}
+    for key in ids:
+        index.setdefault(key, len(index))
+    return index
+def encode(ids, index):
+    return np.array([index.get(key, -1) for key in ids])
+for column in ("user", "item"):
+    index = build_index(train[column])
+    train[column] = encode(train[column], index)
+    test[column] = encode(test[column], index)
+""",
+    "numbered before the split": """
+def number(ids):
+    known = {}
+    for each in ids:
+        known.setdefault(each, len(known))
+    return torch.tensor([known[each] for each in ids])
+users = number(table.user)
+train_users, test_users = users[:800], users[800:]
+""",
+    "an optional argument": """
+def encode(words, index=None):
+    if index is None:
+        index = {w: i for i, w in enumerate(sorted(set(words)))}
+    return torch.tensor([index[w] for w in words]), index
+train_ids, index = encode(train_words)
+test_ids, _ = encode(test_words, index)
+""",
+    "only printed": """
+def build(words):
+    return {w: i for i, w in enumerate(sorted(set(words)))}
+index = build(train_words)
+test_index = build(test_words)
+print(len(test_index), "words, unknown:", len(set(test_index) - set(index)), test_index["the"])
+ids = torch.tensor([index[w] for w in train_words])
+test_ids = torch.tensor([index.get(w, 0) for w in test_words])
+""",
+    "rows of an array of this part": """
+def rows(ids):
+    return {u: i for i, u in enumerate(dict.fromkeys(ids))}
+train_rows, test_rows = rows(train_users), rows(test_users)
+truth = np.zeros((len(test_rows), 90))
+for user, item in test_pairs:
+    truth[test_rows[user], item] = 1
+    target = test_features[test_rows[user]]
+""",
+    "a dictionary that grows with both parts": """
+known = {}
+for word in train_words:
+    known.setdefault(word, len(known))
+for word in test_words:
+    known.setdefault(word, len(known))
+ids = torch.tensor([known[w] for w in test_words])
+""",
+    "a dictionary that grows in a loop over the parts": """
+known = {}
+for part in (train, test):
+    for word in part.words:
+        if word not in known:
+            known[word] = len(known)
+    part.ids = torch.tensor([known[w] for w in part.words])
+""",
+    "an encoder of both parts": """
+for column in ("user", "item"):
+    encoder = LabelEncoder()
+    encoder.fit(list(train[column]) + list(test[column]))
+    train[column] = encoder.transform(train[column])
+    test[column] = encoder.transform(test[column])
+""",
+    "categories of the training part": """
+u_train = train_df["user"].astype("category")
+u_test = pd.Categorical(test_df["user"], categories=u_train.cat.categories).codes
+codes = torch.tensor(u_train.cat.codes.values)
+""",
+    "all files, then one part": """
+def load(path, part):
+    rows = read(path)
+    items = {name: i for i, name in enumerate(sorted({row[0] for row in rows}))}
+    return torch.tensor([items[row[0]] for row in rows if row[1] == part])
+train_items = load("data.csv", "train")
+valid_items = load("data.csv", "valid")
+""",
+    "two languages": """
+def build(words):
+    return {w: i for i, w in enumerate(sorted(set(words)))}
+source_index, target_index = build(train_source), build(train_target)
+x = torch.tensor([source_index[w] for w in train_source])
+y = torch.tensor([target_index[w] for w in train_target])
+""",
+    "columns of one table": """
+def number(column):
+    return torch.tensor(column.astype("category").cat.codes.values)
+users, items = number(table.user), number(table.item)
+train, test = (users[:800], items[:800]), (users[800:], items[800:])
+""",
+    "a class whose words of the test part are counted": """
+class Vocabulary:
+    def __init__(self, words):
+        self.stoi = {}
+        for word in words:
+            self.stoi.setdefault(word, len(self.stoi))
+    def __len__(self):
+        return len(self.stoi)
+vocab = Vocabulary(train_words)
+test_vocab = Vocabulary(test_words)
+print(len(vocab), len(test_vocab))
+ids = torch.tensor([vocab.stoi[w] for w in train_words])
+""",
+}
 IMPORTS = """
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.preprocessing import LabelEncoder
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import LabelEncoder, OrdinalEncoder
 """
 
 

@@ -147,3 +147,243 @@ def test_lint_reports_faulty_programs(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+BATCHES = """
+import numpy as np
+import torch
+from dataclasses import dataclass
+from sklearn.metrics import log_loss, roc_auc_score
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+class Batches:
+    def __init__(self, x, y, size, shuffle=False, seed=0):
+        self.x, self.y, self.size, self.shuffle = x, y, size, shuffle
+        self.rng = np.random.default_rng(seed)
+    def __iter__(self):
+        order = self.rng.permutation(len(self.x)) if self.shuffle else np.arange(len(self.x))
+        for k in range(0, len(self.x), self.size):
+            rows = order[k : k + self.size]
+            yield torch.from_numpy(self.x[rows]), torch.from_numpy(self.y[rows])
+
+class Mixed:
+    def __init__(self, inputs, answers):
+        self.inputs = inputs
+        self.answers = answers
+    def __iter__(self):
+        for rows in torch.randperm(len(self.inputs)).split(32):
+            yield self.inputs[rows], self.answers[rows]
+
+def minibatches(x, y, n, shuffle=True):
+    order = np.arange(len(x))
+    if shuffle:
+        np.random.shuffle(order)
+    for i in range(0, len(x), n):
+        yield x[order[i : i + n]], y[order[i : i + n]]
+
+@torch.no_grad()
+def predict(model, batches):
+    out = []
+    for x, _ in batches:
+        out.append(model(x).argmax(1))
+    return torch.cat(out)
+
+x, y = read()
+x_va, y_va = x[800:], y[800:]
+"""
+FLOWS = {
+    "attributes of an object": """
+class Trainer:
+    def __init__(self, model, held_out, answers):
+        self.model, self.held_out, self.answers = model, held_out, answers
+    def fit(self):
+        p = self.predict()
+        print(log_loss(self.answers, p))  # <- DAT022
+    def predict(self):
+        self.model.eval()
+        return np.concatenate([torch.sigmoid(self.model(x)).numpy() for x, _ in self.held_out])
+held_out = Batches(x_va, y_va, 512, shuffle=True)
+Trainer(MF(), held_out, y_va).fit()
+""",
+    "a class that always permutes": """
+test = Mixed(x_va, y_va)
+print((predict(model, test) == y_va).float().mean())  # <- DAT022
+""",
+    "the labels of the batch class": """
+test = Mixed(x_va, y_va)
+answers = predict(model, test)
+print(answers.eq(test.answers).float().mean())  # <- DAT022
+""",
+    "a generator": """
+scores = []
+for x, y in minibatches(x_va, y_va, 64):
+    scores.extend(model(x).softmax(1)[:, 1].tolist())
+print(roc_auc_score(y_va, scores))  # <- DAT022
+""",
+    "slices, in a function": """
+def rmse(a, b):
+    return ((a - b) ** 2).mean() ** 0.5
+def main(x, y):
+    valid = Batches(x[800:], y[800:], 64, True)
+    out, at = np.zeros(200), 0
+    for xb, _ in valid:
+        out[at : at + len(xb)] = model(xb).numpy()
+        at += len(xb)
+    print(rmse(out, y[800:]))  # <- DAT022
+main(*read())
+""",
+    "a loader that a function makes": """
+def loaders(xt, yt, xv, yv):
+    train = DataLoader(TensorDataset(xt, yt), batch_size=32, shuffle=True)
+    return train, DataLoader(TensorDataset(xv, yv), batch_size=32, shuffle=True)
+train, valid = loaders(x[:800], y[:800], x_va, y_va)
+found = predict(model, valid)
+print("accuracy", (found == y_va).float().mean())  # <- DAT022
+""",
+    "a flag that is passed on": """
+def loader(x, y, mix):
+    return DataLoader(TensorDataset(x, y), batch_size=32, shuffle=mix)
+valid = loader(x_va, y_va, True)
+def outputs():
+    for x, _ in valid:
+        yield model(x)
+mse = ((torch.cat(list(outputs())) - y_va) ** 2).mean()  # <- DAT022
+""",
+    "a dataset of the program": """
+class Rows(Dataset):
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+    def __getitem__(self, i):
+        return self.a[i], self.b[i]
+class Run:
+    def __init__(self, x, y):
+        self.y = y
+        self.loader = DataLoader(Rows(x, y), batch_size=16, shuffle=True)
+    def score(self, model):
+        p = predict(model, self.loader)
+        return (p == self.y).float().mean()  # <- DAT022
+Run(x, y).score(model)
+""",
+    "inputs only": """
+loader = DataLoader(x_va, batch_size=32, shuffle=True)
+out = torch.cat([model(x) for x in loader]).squeeze(1)
+print(accuracy(out, y_va))  # <- DAT022
+""",
+}
+FLOWS |= {
+    "a list that grows by a sum": """
+class Check:
+    def __init__(self, model, data):
+        self.model, self.data = model, data
+        self.loader = DataLoader(data, batch_size=64, shuffle=True)
+    def answers(self):
+        found = []
+        for batch in self.loader:
+            found += self.model(batch[0]).argmax(-1).tolist()
+        return torch.tensor(found)
+    def accuracy(self):
+        return (self.answers() == self.data.targets).float().mean()  # <- DAT022
+Check(model, digits).accuracy()
+""",
+    "batches that are dictionaries": """
+class Named:
+    def __init__(self, inputs, labels):
+        self.inputs, self.labels = inputs, labels
+        self.order = np.arange(len(inputs))
+    def mix(self):
+        np.random.shuffle(self.order)
+    def __iter__(self):
+        self.mix()
+        for i in range(0, len(self.order), 32):
+            rows = self.order[i : i + 32]
+            yield {"x": self.inputs[rows], "y": self.labels[rows]}
+found = torch.cat([model(b["x"]).argmax(1) for b in Named(x_va, y_va)])
+print((found == y_va).float().mean())  # <- DAT022
+""",
+}
+FLOWS_IN_ORDER = {
+    "no shuffle": FLOWS["attributes of an object"].replace(", shuffle=True", "").replace("  # <- DAT022", ""),
+    "labels collected in the loop": """
+outputs, labels = [], []
+for x, y in Batches(x_va, y_va, 64, shuffle=True):
+    outputs.append(model(x))
+    labels.append(y)
+print(log_loss(torch.cat(labels), torch.cat(outputs)), y_va.mean())
+""",
+    "a shuffled loader for training, one in order for the score": """
+train = Batches(x, y, 64, shuffle=True)
+check = Batches(x, y, 64)
+for xb, yb in train:
+    loss = criterion(model(xb), yb)
+print((predict(model, check) == y).float().mean())
+""",
+    "outputs of both, compared only in order": """
+train, check = Batches(x, y, 64, shuffle=True), Batches(x, y, 64)
+plt.hist(predict(model, train))
+print((predict(model, check) == y).float().mean())
+""",
+    "a generator in order": FLOWS["a generator"].replace("64)", "64, shuffle=False)").replace("  # <- DAT022", ""),
+    "written in order": """
+out = torch.zeros(200)
+for x, rows in DataLoader(TensorDataset(x_va, torch.arange(200)), 32, shuffle=True):
+    out[rows] = model(x)
+print((out - y_va).abs().mean())
+""",
+    "sorted by number": """
+pairs = []
+for x, y, i in DataLoader(Numbered(x_va, y_va), 32, shuffle=True):
+    pairs.extend(zip(i.tolist(), model(x).tolist()))
+p = [each for _, each in sorted(pairs)]
+print(roc_auc_score(y_va, p))
+""",
+    "losses of batches": """
+train = Batches(x, y, 64, shuffle=True)
+losses = []
+for xb, yb in train:
+    losses.append(criterion(model(xb), yb).item())
+print(np.mean(losses) - y.mean())
+baseline = ((y - y.mean()) ** 2).mean()
+print(np.mean(losses) / baseline)
+""",
+    "means": """
+train = Batches(x, y, 64, shuffle=True)
+p = predict(model, train)
+print(p.float().mean() - y.mean(), abs(p.sum() - y.sum()), mean_error(p.mean(), y.mean()))
+""",
+    "a flag that is not passed on": FLOWS["a flag that is passed on"]
+    .replace("y_va, True", "y_va, False")
+    .replace("  # <- DAT022", ""),
+    "the split is shuffled, not the batches": """
+x_tr, x_va, y_tr, y_va = train_test_split(x, y, shuffle=True)
+valid = Batches(x_va, y_va, 64)
+print((predict(model, valid) == y_va).float().mean())
+""",
+    "other labels": """
+train = Batches(x[:800], y[:800], 64, shuffle=True)
+valid = Batches(x_va, y_va, 64)
+p_train, p = predict(model, train), predict(model, valid)
+print((p == y_va).float().mean())
+""",
+    "arrays that are shuffled in place": """
+class InPlace:
+    def __init__(self, pairs):
+        self.pairs = pairs
+    def __iter__(self):
+        random.shuffle(self.pairs)
+        for x, y in self.pairs:
+            yield x, y
+pairs = list(zip(x_va, y_va))
+p = [model(x).argmax() for x, _ in InPlace(pairs)]
+print(accuracy([y for _, y in pairs], p))
+""",
+}
+
+
+@pytest.mark.parametrize("script", FLOWS.values(), ids=FLOWS.keys())
+def test_outputs_are_followed_through_methods_and_batch_classes(lint_reports, script):
+    lint_reports(BATCHES + script)
+
+
+@pytest.mark.parametrize("script", FLOWS_IN_ORDER.values(), ids=FLOWS_IN_ORDER.keys())
+def test_outputs_in_order_are_accepted(lint_is_clean, script):
+    lint_is_clean(BATCHES + script, "DAT022")

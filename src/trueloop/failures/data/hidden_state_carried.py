@@ -19,13 +19,16 @@ Fix
 When this is fine
     - The batches follow each other in time: ``shuffle=False``, or slices of one long text.
     - The state is set to a new value in each batch, or multiplied by a mask that ends episodes.
-    - The state is carried through the time steps of one batch.
+    - The state is carried through the time steps of one batch, or through the chunks of one of the sequences whose
+      order is random.
 
 How it is detected
     Only the linter finds it: a training loop over a loader with ``shuffle=True``, over the parts of a random
     permutation, or over batches at random positions, in which a call gets a hidden state and the state for the next
     batch comes from its result. A recurrent module that keeps its state in an attribute counts, too, unless the loop
-    sets it.
+    sets it. The order is also random after ``random.sample``, after ``shuffle`` of a list in place, and in a class or
+    generator of the program that permutes its samples; ``sorted`` ends that. A state is recognised by its name, or
+    because a recurrent layer gets it as its second argument.
 
 References
     rafaljozefowicz/lm#7, on states between shuffled batches, https://github.com/rafaljozefowicz/lm/issues/7
@@ -41,6 +44,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.shuffled_loaders import argument_of, function_called, loaders_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -50,6 +54,11 @@ _STATE: Final = re.compile(
 )
 _RECURRENT: Final = re.compile(r"(LSTM|GRU|RNN)(Cell)?$")
 _ITERATED: Final = frozenset(("enumerate", "tqdm", "list", "iter", "zip"))
+_SAME_ITEMS: Final = frozenset((
+    "array", "array_split", "asarray", "chunk", "enumerate", "list", "numpy", "reshape", "reversed", "split", "tensor",
+    "tolist", "tqdm", "tuple", "view", "zip",
+))  # fmt: skip
+"""Calls that keep the order of the items of their argument."""
 _PERMUTED: Final = frozenset(("randperm", "permutation", "shuffle", "RandomSampler", "SubsetRandomSampler"))
 _DRAWN: Final = frozenset(("randint", "randrange", "choice", "randperm"))
 
@@ -65,14 +74,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each hidden state that is carried through the batches of a shuffled loop."""
     stateful = [(owner, each) for owner, each in _stateful_modules(source)]
     for loop in source.nodes_of(ast.For):
-        calls = [last_name(each.func) for each in nodes_in(loop, ast.Call)]
-        if "backward" not in calls or any(_has_backward(each) for each in nodes_in(loop, ast.For) if each is not loop):
+        inner = [each for each in nodes_in(loop, ast.For) if each is not loop]
+        if not _trains(source, loop) or any(_trains(source, each) for each in inner):
             continue
-        shuffled = _shuffled(source, loop)
+        order = _random_order(source, loop.iter)
+        row = _random_rows(source, loop) if order is None else None
+        shuffled = order or row
         if shuffled is None:
             continue
-        for each in _carried(loop):
-            if not _is_reset_in(loop, each):
+        for each in _carried(source, loop):
+            if not _is_reset_in(source, loop, each) and (row is None or _gets_rows(loop, each.call, row)):
                 yield _hit(each, shuffled, "in the loop")
         for owner, each in stateful:
             if not _is_reset(source, loop, owner, each):
@@ -89,24 +100,61 @@ def _hit(carried: _Carried, shuffled: ast.AST, place: str) -> Hit:
     )
 
 
-def _has_backward(loop: ast.For) -> bool:
-    return any(last_name(each.func) == "backward" for each in nodes_in(loop, ast.Call))
+def _trains(source: SourceFile, loop: ast.For) -> bool:
+    """Return True if a loop, or a function that it calls, runs a backward pass."""
+    functions = definitions(source).functions
+    return any(
+        last_name(each.func) == "backward" or _calls(functions.get(last_name(each.func)), frozenset(("backward",)))
+        for each in nodes_in(loop, ast.Call)
+    )
 
 
-def _shuffled(source: SourceFile, loop: ast.For) -> ast.AST | None:
-    """Return what makes the order of the batches of a loop random; None if nothing does."""
-    iterable: Any = loop.iter
-    while isinstance(iterable, ast.Call) and last_name(iterable.func) in _ITERATED and iterable.args:
-        iterable = iterable.args[0]
+def _random_order(source: SourceFile, iterable: ast.expr, depth: int = 4) -> ast.AST | None:
+    """Return what makes the order of the items of a list, loader or permutation random; None if nothing does."""
+    if any(each.shuffles for each in loaders_of(source, iterable)):
+        return next(each.call for each in loaders_of(source, iterable) if each.shuffles)
     for each in origins(source, iterable):
+        if isinstance(each, ast.Call) and last_name(each.func) == "sorted":
+            return None
         found = next((e for e in nodes_in(each, ast.Call) if _is_random(source, e)), None)
+        found = found or _shuffled_in_place(source, each)
+        for inner in _listed(each) if depth and found is None else ():
+            found = found or _random_order(source, inner, depth - 1)
         if found is not None:
             return found
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in ("split", "chunk"):
-            for inner in origins(source, each.func.value):  # order.split(32)
-                if isinstance(inner, ast.Call) and last_name(inner.func) in _PERMUTED:
-                    return inner
-    return _random_rows(source, loop)
+    return None
+
+
+def _listed(node: ast.expr) -> list[ast.expr]:
+    """Return the list whose items an expression has, in the same order: ``order`` for ``order[:64].tolist()``."""
+    match node:
+        case ast.Call(func=func, args=args) if last_name(func) in _SAME_ITEMS:
+            return [*([func.value] if isinstance(func, ast.Attribute) else []), *args[:1]]
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            return [value]
+        case ast.ListComp(generators=[loop]) | ast.GeneratorExp(generators=[loop]):
+            return [loop.iter]
+        case _:
+            return []
+
+
+def _shuffled_in_place(source: SourceFile, node: ast.expr) -> ast.Call | None:
+    """Return the ``random.shuffle(order)`` that runs before a node reads the list; None if there is none."""
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return None
+    text, scope = ast.unparse(node), function_of(source, node)
+    around = [each for each in nodes_in(scope, ast.For, ast.While) if encloses(each, node)]
+    changes = [e for e in nodes_in(scope, ast.Assign) if any(ast.unparse(t) == text for t in e.targets)]
+    changes += [e for e in nodes_in(scope, ast.Call) if ast.unparse(e.func) == f"{text}.sort"]
+    for call in definitions(source).calls.get("shuffle", ()):
+        is_own = bool(call.args) and ast.unparse(call.args[0]) == text and function_of(source, call) is scope
+        if not is_own or not isinstance(source.parents.get(id(call)), ast.Expr):
+            continue
+        is_before = call.lineno < node.lineno and not any(call.lineno < e.lineno < node.lineno for e in changes)
+        is_after = call.lineno > node.lineno and any(encloses(e, call) for e in around)  # at the end of each epoch
+        if is_before or (is_after and not any(encloses(e, change) for e in around for change in changes)):
+            return call
+    return None
 
 
 def _is_random(source: SourceFile, call: ast.Call) -> bool:
@@ -119,32 +167,84 @@ def _is_random(source: SourceFile, call: ast.Call) -> bool:
         return any(isinstance(each, ast.Constant) and each.value is True for each in shuffle) or any(
             isinstance(each, ast.Call) and last_name(each.func) in _PERMUTED for each in values
         )
-    function = definitions(source).functions.get(name)
-    yields = function is not None and bool(nodes_in(function, ast.Yield))
-    return name in _PERMUTED or (yields and _calls(function, _PERMUTED))
+    return name in _PERMUTED or _draws_sample(call)
+
+
+def _draws_sample(call: ast.Call) -> bool:
+    """Return True for ``random.sample(range(n), n)`` and ``table.sample(frac=1)``."""
+    is_list = len(call.args) == 2 or {each.arg for each in call.keywords} & {"k", "frac"}
+    return last_name(call.func) == "sample" and bool(is_list)
 
 
 def _calls(function: Any, names: frozenset[str]) -> bool:
-    return any(last_name(each.func) in names for each in nodes_in(function, ast.Call))
+    return function is not None and any(last_name(each.func) in names for each in nodes_in(function, ast.Call))
 
 
-def _random_rows(source: SourceFile, loop: ast.For) -> ast.AST | None:
+def _random_rows(source: SourceFile, loop: ast.For) -> ast.Assign | None:
     """Return the statement in a loop that takes a batch at random rows: ``x = data[order[i : i + 32]]``."""
-    for statement in loop.body:
-        value = statement.value if isinstance(statement, ast.Assign) else None
-        for each in nodes_in(value, ast.Subscript) if value is not None else ():
-            if isinstance(each.slice, ast.Slice):
-                for origin in origins(source, each.value):
-                    if isinstance(origin, ast.Call) and last_name(origin.func) in _PERMUTED:
-                        return origin
-        if isinstance(value, ast.Call):
-            function = definitions(source).functions.get(last_name(value.func))
-            if function is not None and "batch" in function.name and _calls(function, _DRAWN):
-                return value
+    varying = {each.id for each in nodes_in(loop, ast.Name) if isinstance(each.ctx, ast.Store)}
+    for statement in nodes_in(loop, ast.Assign):
+        value = statement.value
+        for each in nodes_in(value, ast.Subscript):
+            is_of_round = any(e.id in varying for e in nodes_in(each.slice, ast.Name))
+            if is_of_round and _random_order(source, each.value) is not None:
+                return statement
+        if isinstance(value, ast.Call) and _draws_rows(source, loop, statement, value):
+            return statement
     return None
 
 
-def _carried(loop: ast.For) -> Iterator[_Carried]:
+def _draws_rows(source: SourceFile, loop: ast.For, statement: ast.Assign, call: ast.Call) -> bool:
+    """Return True for a call that draws the batch, or the position of the batch, at random."""
+    function = function_called(source, call)
+    if function is not None:
+        is_batch = "batch" in function.name and _calls(function, _DRAWN)
+        return is_batch or any(
+            _takes_from(function, {e.id for e in nodes_in(each, ast.Name) if isinstance(e.ctx, ast.Store)}, set())
+            for each in nodes_in(function, ast.Assign)
+            if isinstance(each.value, ast.Call) and _draws(each.value)
+        )
+    drawn = {each.id for target in statement.targets for each in nodes_in(target, ast.Name)}
+    batch = _following(loop, {each.id for each in nodes_in(loop.target, ast.Name)})
+    is_item = last_name(call.func) == "choice" and isinstance(statement.targets[0], ast.Tuple)
+    passed = [e for e in nodes_in(loop, ast.Call) if definitions(source).functions.get(last_name(e.func)) is not None]
+    is_passed = any(isinstance(e, ast.Name) and e.id in drawn for each in passed for e in each.args)
+    return _draws(call) and (is_item or is_passed or _takes_from(loop, drawn, batch))
+
+
+def _draws(call: ast.Call) -> bool:
+    return any(last_name(each.func) in _DRAWN or _draws_sample(each) for each in nodes_in(call, ast.Call))
+
+
+def _takes_from(scope: ast.AST, drawn: set[str], batch: set[str]) -> bool:
+    """Return True if a part of data, other than of the batch, is taken at drawn positions."""
+    for each in nodes_in(scope, ast.comprehension):
+        if any(e.id in drawn for e in nodes_in(each.iter, ast.Name)):
+            drawn = drawn | {e.id for e in nodes_in(each.target, ast.Name)}
+    return any(
+        any(e.id in drawn for e in nodes_in(each.slice, ast.Name)) and last_name(each.value) not in batch
+        for each in nodes_in(scope, ast.Subscript)
+        if isinstance(each.ctx, ast.Load)
+    )
+
+
+def _following(loop: ast.For, names: set[str]) -> set[str]:
+    """Return the variables that a loop computes from some of its variables, and these."""
+    found = set(names)
+    for _ in range(3):
+        for each in nodes_in(loop, ast.Assign):
+            if any(e.id in found for e in nodes_in(each.value, ast.Name)):
+                found |= {e.id for target in each.targets for e in nodes_in(target, ast.Name)}
+    return found
+
+
+def _gets_rows(loop: ast.For, call: ast.Call, statement: ast.Assign) -> bool:
+    """Return True if a call gets the batch that a statement takes at random rows."""
+    rows = _following(loop, {e.id for target in statement.targets for e in nodes_in(target, ast.Name)})
+    return encloses(statement, call) or any(e.id in rows for each in call.args[:1] for e in nodes_in(each, ast.Name))
+
+
+def _carried(source: SourceFile, loop: ast.For) -> Iterator[_Carried]:
     """Yield the calls in a loop that get a hidden state and return the next one."""
     for statement in nodes_in(loop, ast.Assign):
         call, target = statement.value, statement.targets[0]
@@ -152,7 +252,7 @@ def _carried(loop: ast.For) -> Iterator[_Carried]:
             continue
         returned = {ast.unparse(e) for e in nodes_in(target, ast.Name, ast.Attribute, ast.Tuple)}
         for state in [*call.args[1:], *(each.value for each in call.keywords)]:
-            if not _is_state(state):
+            if not _is_state(state) and not _is_given_to_layer(source, call, state):
                 continue
             following = [each.value for each in nodes_in(loop, ast.Assign) if _assigns(each, state)]
             if ast.unparse(state) in returned or any(
@@ -168,6 +268,34 @@ def _is_state(node: ast.expr) -> bool:
     return isinstance(node, ast.Name | ast.Attribute) and bool(_STATE.match(last_name(node).lower()))
 
 
+def _is_given_to_layer(source: SourceFile, call: ast.Call, state: ast.expr) -> bool:
+    """Return True for an argument that a recurrent layer, or one in the called module, gets as its state."""
+    if not isinstance(state, ast.Name | ast.Attribute):
+        return False
+    for each in origins(source, call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ():
+        if isinstance(each, ast.Call) and _RECURRENT.search(last_name(each.func)):
+            return state in call.args[1:2] or any(e.value is state and e.arg == "hx" for e in call.keywords)
+        definition = definitions(source).classes.get(last_name(each.func)) if isinstance(each, ast.Call) else None
+        if definition is not None:
+            return _is_state_in_forward(source, definition, call, state)
+    return False
+
+
+def _is_state_in_forward(source: SourceFile, definition: ast.ClassDef, call: ast.Call, state: ast.expr) -> bool:
+    stored = [each for each in nodes_in(definition, ast.Assign) if isinstance(each.value, ast.Call)]
+    layers = {
+        last_name(each.targets[0]) for each in stored if _RECURRENT.search(last_name(getattr(each.value, "func", None)))
+    }
+    forward = next((e for e in definition.body if isinstance(e, ast.FunctionDef) and e.name == "forward"), None)
+    for each in nodes_in(forward, ast.Call) if forward is not None else ():
+        given = [*each.args[1:2], *(e.value for e in each.keywords if e.arg == "hx")]
+        if last_name(each.func) in layers and forward is not None:
+            names = {e.id for value in given for e in nodes_in(value, ast.Name)}
+            if any(argument_of(source, forward, call, name) is state for name in names):
+                return True
+    return False
+
+
 def _assigns(statement: ast.Assign, state: ast.expr) -> bool:
     """Return True if a statement assigns the state, or a part of it."""
     own = {ast.unparse(state), *(ast.unparse(e) for e in getattr(state, "elts", ()))}
@@ -179,9 +307,12 @@ def _assigns(statement: ast.Assign, state: ast.expr) -> bool:
     )
 
 
-def _is_reset_in(loop: ast.For, carried: _Carried) -> bool:
+def _is_reset_in(source: SourceFile, loop: ast.For, carried: _Carried) -> bool:
     """Return True if a loop gives the state a value that does not follow from the state of the batch before."""
     names = {e.id for e in nodes_in(carried.state, ast.Name)}
+    function = definitions(source).functions.get(last_name(carried.call.func))
+    if function is not None and _starts_new_state(source, function, carried):
+        return True
     for each in nodes_in(loop, ast.Assign):
         if each.value is carried.call or not _assigns(each, carried.state):
             continue
@@ -192,6 +323,25 @@ def _is_reset_in(loop: ast.For, carried: _Carried) -> bool:
             return True
     methods = [each.func for each in nodes_in(loop, ast.Call) if last_name(each.func) in ("zero_", "fill_", "mul_")]
     return any({e.id for e in nodes_in(each, ast.Name)} & names for each in methods)
+
+
+def _starts_new_state(source: SourceFile, function: ast.FunctionDef, carried: _Carried) -> bool:
+    """Return True if a function replaces the state that it gets by one that does not follow from it."""
+    for each in function.body:
+        own = {e.id for target in getattr(each, "targets", ()) for e in nodes_in(target, ast.Name)}
+        given = {name for name in own if argument_of(source, function, carried.call, name) is carried.state}
+        if isinstance(each, ast.Assign) and given and not _reads(each.value, _results(function, given)):
+            return True
+    return False
+
+
+def _results(function: ast.AST, names: set[str]) -> set[str]:
+    """Return the variables that a function computes from some of its variables."""
+    found = set(names)
+    for each in nodes_in(function, ast.Assign):
+        if _reads(each.value, found):
+            found |= {e.id for target in each.targets for e in nodes_in(target, ast.Name)}
+    return found
 
 
 def _ends_state(value: ast.expr) -> bool:
@@ -256,8 +406,10 @@ def _is_reset(source: SourceFile, loop: ast.For, owner: ast.ClassDef, carried: _
     return False
 
 
+_ORDERING_WORDS: Final = "shuffle|randperm|permutation|RandomSampler|randint|randrange|sample(|choice("
+
 RULE = Rule(
-    required_words=("backward(", "LSTM|GRU|RNN", "shuffle|randperm|permutation|RandomSampler|randint|randrange", "h"),
+    required_words=("backward(", "LSTM|GRU|RNN", _ORDERING_WORDS, "h"),
     find=find,
 )
 

@@ -20,12 +20,19 @@ When this is fine
     - The loader does not shuffle.
     - The labels are collected in the same loop.
     - The outputs are not paired with labels, as for a mean or a plot of all points.
+    - The outputs are written in the order of the dataset, as by ``outputs[order] = ...``.
 
 How it is detected
     Only the linter finds it, from the source code: a loop over a loader with ``shuffle=True`` that does not use the
     labels of its batches collects outputs, directly, in a comprehension or in a function that gets the loader. The
     outputs are then compared, or passed to a call such as ``fit`` or ``accuracy_score``, together with the labels of
     the dataset from which the loader was built, or with labels that a second loop over the loader has collected.
+
+    Outputs and labels are also followed through methods, attributes and arguments: ``p = self.predict()`` holds the
+    outputs of ``self.batches``, and ``self.y`` the variable that the program passed to the batch class. A class or
+    generator of the program shuffles if it puts its samples in a random order, always or because of an argument such as
+    ``shuffle=True``. Such outputs are reported in a metric, a comparison or a difference. Outputs that are sorted or
+    indexed afterwards, or averaged, are not reported.
 
 References
     PyTorch forum, "How to retrieve the sample indices of a mini-batch",
@@ -34,11 +41,23 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import assigned_in, with_bound_arguments
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, with_bound_arguments
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.shuffled_loaders import (
+    Calls,
+    Loader,
+    Traced,
+    function_called,
+    loaders_of,
+    text_key,
+    traced,
+    value_keys,
+    values_of,
+)
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -47,10 +66,34 @@ _LABELS: Final = frozenset(("label", "labels", "target", "targets", "y"))
 _COLLECTING: Final = frozenset(("append", "extend"))
 _PRINTING: Final = frozenset(("debug", "info", "log", "print", "save", "savez"))
 _PASSING: Final = frozenset(("enumerate", "tqdm"))
+_METRIC: Final = re.compile(
+    r"(^|_)(acc|accuracy|auc|auroc|brier|compare|confusion|corr|corrcoef|correlation|entropy|equal|error|errors|err|"
+    r"evaluate|fit|kappa|loss|mae|metric|metrics|mse|mape|nll|precision|r2|recall|report|rmse|score|scores|spearmanr|"
+    r"pearsonr|kendalltau|allclose|array_equal|f1|fbeta|hits|ndcg)(_|$)|Accuracy|Error|Score|Loss|AUROC|Confusion",
+)
+"""Names of calls that pair outputs and labels row by row."""
+_REDUCING: Final = frozenset(("mean", "sum", "max", "min", "std", "var", "median", "any", "all", "norm", "prod"))
+_OTHER_ROWS: Final = re.compile(
+    r"sort|unique|count|hist|^len$|size|quantile|percentile|topk|^take|gather|index|where|^item$|score|loss|metric|auc|"
+    r"range|zeros|ones|full|empty|permut|randperm|shuffle|^set$|accuracy"
+)
+"""Names of calls whose results have other rows than their arguments."""
+_INPUT: Final = re.compile(r"(?<![A-Za-z])[xX](?![A-Za-z])|^[xX](?=[a-z]{1,5}$)")
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each expression that pairs outputs of a shuffling loader with the labels of its dataset or another pass."""
+    reported: set[int] = set()
+    for hit in _by_name(source):
+        reported.add(id(hit.node))
+        yield hit
+    for hit in _by_flow(source):
+        if id(hit.node) not in reported:
+            yield hit
+
+
+def _by_name(source: SourceFile) -> Iterator[Hit]:
+    """Yield pairs of variables: the outputs of ``loader``, and the labels of the dataset that it was given."""
     for loader, call in _shuffling_loaders(source):
         in_order, again = _labels_of(source, call.args[0]), set(_labels_of_another_pass(source, loader))
         outputs = set(_outputs(source, loader)) - again if in_order or again else set[str]()
@@ -237,7 +280,216 @@ def _mentions_any(node: ast.AST, names: set[str]) -> bool:
     return any(_mentions_any(each, names) for each in ast.iter_child_nodes(node))
 
 
-RULE = Rule(required_words=("DataLoader", "shuffle|True", "append|extend|for "), find=find)
+class _Collected(NamedTuple):
+    """Where a program collects outputs: a loop, or a comprehension."""
+
+    node: ast.For | ast.ListComp | ast.GeneratorExp
+    iterable: ast.expr
+
+
+def _by_flow(source: SourceFile) -> Iterator[Hit]:
+    """Yield pairs of what a loop over a shuffling loader collects and the labels that the loader was given."""
+    loops, reported = _collecting(source), set[int]()
+    if not loops:
+        return
+    for node in source.nodes:
+        pair = _metric_operands(node)
+        for outputs in pair if len(pair) > 1 else ():
+            others = [each for each in pair if each is not outputs]
+            for collected, calls in _collected_in(source, outputs, (), loops):
+                found = _out_of_order(source, loaders_of(source, collected.iterable, calls), others)
+                if found is not None and id(found[0].call) not in reported:
+                    loader, label = found
+                    reported.add(id(loader.call))
+                    yield Hit(
+                        message=f"`{ast.unparse(outputs)}` is in the shuffled order of "
+                        f"`{ast.unparse(collected.iterable)}`, and `{ast.unparse(label)}` in the order of the dataset: "
+                        "each output is paired with the label of another sample.",
+                        node=node,
+                        related=((loader.call, "the batches are shuffled"),),
+                    )
+
+
+def _collecting(source: SourceFile) -> dict[tuple[str, int], list[ast.For]]:
+    """Return the loops that fill a list, by its variable; {} only if no comprehension fills one, either."""
+    found: dict[tuple[str, int], list[ast.For]] = {}
+    for loop in source.nodes_of(ast.For):
+        for name in _filled_with_outputs(loop):
+            found.setdefault((name, id(_scope(source, loop, name))), []).append(loop)
+    comprehensions = any(nodes_in(e, ast.Call) for e in source.nodes_of(ast.ListComp, ast.GeneratorExp))
+    return found or ({("", 0): []} if comprehensions else {})
+
+
+def _scope(source: SourceFile, node: ast.AST, name: str) -> Any:
+    function = function_of(source, node)
+    return source.parents.get(id(function)) if name.startswith("self.") else function
+
+
+def _filled_with_outputs(loop: ast.For) -> Iterator[str]:
+    """Yield the lists and arrays to which a loop adds something that is computed from its batches."""
+    targets = [*nodes_in(loop.target, ast.Name)]
+    if len(targets) > 2 + (isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "enumerate"):
+        return  # a number of the sample may be collected with its output
+    label = {targets[-1].id} if len(targets) > 1 else set[str]()
+    for each in nodes_in(loop, ast.Call):
+        if isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING and each.args:
+            read = {e.id for e in nodes_in(each.args[0], ast.Name)}
+            if not label or (read - label - {"torch", "np"} and not isinstance(each.args[0], ast.Tuple)):
+                yield dotted_name(each.func.value)
+    for each in nodes_in(loop, ast.AugAssign):  # outputs += model(x).tolist()
+        is_list = isinstance(each.value, ast.List | ast.ListComp) or last_name(getattr(each.value, "func", None)) in (
+            "list", "tolist")  # fmt: skip
+        if is_list and not {e.id for e in nodes_in(each.value, ast.Name)} <= label:
+            yield dotted_name(each.target)
+    own = {each.id for each in targets[1:] if isinstance(loop.iter, ast.Call)} or {each.id for each in targets}
+    for each in nodes_in(loop, ast.Assign):
+        match each.targets[0]:
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Slice() as rows):
+                if rows.lower is not None and not {e.id for e in nodes_in(rows.lower, ast.Name)} & own:
+                    yield name  # outputs[start : start + len(x)] = model(x)
+            case _:
+                pass
+
+
+def _collected_in(
+    source: SourceFile, node: ast.expr, calls: Calls, loops: dict[tuple[str, int], list[ast.For]], depth: int = 12
+) -> Iterator[tuple[_Collected, Calls]]:
+    """Yield the loops and comprehensions whose outputs an expression holds in the order of their batches."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        name = dotted_name(node)
+        scope = _scope(source, node, name)
+        known = [e for e in loops.get((name, id(scope)), ()) if e.lineno < node.lineno or name.startswith("self.")]
+        if known and not _is_reordered(scope, name):
+            yield _Collected(known[-1], known[-1].iter), calls
+    else:
+        known = []
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        if len(node.generators) == 1 and _is_of_outputs(node):
+            yield _Collected(node, node.generators[0].iter), calls
+    elif not known and depth:
+        for each, path in _parts(source, node, calls):
+            yield from _collected_in(source, each, path, loops, depth - 1)
+    function = function_called(source, node) if isinstance(node, ast.Call) else None
+    for loop in nodes_in(function, ast.For) if function is not None else ():
+        if nodes_in(loop, ast.Yield):  # def outputs(loader): for x, _ in loader: yield model(x)
+            yield _Collected(loop, loop.iter), (*calls, node)  # type: ignore[misc]
+
+
+def _is_of_outputs(made: ast.ListComp | ast.GeneratorExp) -> bool:
+    """Return True for ``[model(x) for x, _ in loader]``, and False for the labels of the batches."""
+    names = [each.id for each in nodes_in(made.generators[0].target, ast.Name)]
+    read = {each.id for each in nodes_in(made.elt, ast.Name)}
+    is_computed = bool(nodes_in(made.elt, ast.Call)) and not isinstance(made.elt, ast.Tuple)
+    return is_computed and (len(names) == 1 or (len(names) == 2 and names[0] in read and names[1] not in read))
+
+
+def _parts(source: SourceFile, node: ast.expr, calls: Calls) -> list[Traced]:
+    """Return the expressions from which an expression has its rows, in their order."""
+    if isinstance(node, ast.Name | ast.Attribute | ast.Call):
+        is_other = isinstance(node, ast.Call) and (_OTHER_ROWS.search(last_name(node.func)) or _reduces(node))
+        values = [] if is_other else values_of(source, node, calls)
+        if values or is_other:
+            return values
+    return [(each, calls) for each in _inner(node)]
+
+
+def _inner(node: ast.expr) -> list[ast.expr]:
+    """Return the parts of an expression from which it has its rows."""
+    found: list[ast.expr] = []
+    match node:
+        case ast.Call(func=func, args=args):
+            found = [*([func.value] if isinstance(func, ast.Attribute) else []), *args]
+        case ast.Subscript(value=value, slice=index):
+            inner = index.elts if isinstance(index, ast.Tuple) else [index]
+            is_same_order = all(isinstance(e, ast.Slice | ast.Constant | ast.UnaryOp) for e in inner)
+            found = [value] if is_same_order else []
+        case ast.BinOp(left=left, right=right):
+            found = [left, right]
+        case ast.Compare(left=left) | ast.UnaryOp(operand=left) | ast.Starred(value=left) | ast.Attribute(value=left):
+            found = [left]
+        case ast.List(elts=elts) | ast.Tuple(elts=elts):
+            found = elts
+        case _:
+            pass
+    return found
+
+
+def _reduces(call: ast.Call) -> bool:
+    """Return True for a mean or another statistic over all rows, and False for one within each row: ``max(1)``."""
+    is_function = isinstance(call.func, ast.Name) or last_name(getattr(call.func, "value", None)) in ("np", "torch")
+    axes = [*call.args[1 if is_function else 0 :], *(each.value for each in call.keywords)]
+    is_over_rows = not axes or (isinstance(axes[0], ast.Constant) and axes[0].value == 0)
+    return last_name(call.func) in _REDUCING and is_over_rows
+
+
+def _is_reordered(scope: Any, name: str) -> bool:
+    """Return True if a function sorts a list, or writes its items to other places."""
+    called = {dotted_name(each.func) for each in nodes_in(scope, ast.Call)}
+    targets = [target for each in nodes_in(scope, ast.Assign) for target in each.targets]
+    return bool(called & {f"{name}.{each}" for each in ("sort", "scatter_", "index_copy_")}) or any(
+        isinstance(each, ast.Subscript) and dotted_name(each.value) == name and not isinstance(each.slice, ast.Slice)
+        for each in targets
+    )
+
+
+def _metric_operands(node: ast.AST) -> list[ast.expr]:
+    """Return what a metric, a comparison or a difference pairs row by row; [] for other nodes."""
+    match node:
+        case ast.Compare(left=left, comparators=[right]) if not isinstance(node.ops[0], ast.In | ast.NotIn | ast.Is):
+            return [left, right]
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return [left, right]
+        case ast.Call(func=ast.Attribute(attr="eq" | "ne" | "sub", value=left), args=[right]):
+            return [left, right]
+        case ast.Call(func=func, args=args, keywords=keywords) if _METRIC.search(last_name(func)):
+            return [*args, *(each.value for each in keywords)]
+        case _:
+            return []
+
+
+def _out_of_order(source: SourceFile, loaders: list[Loader], others: list[ast.expr]) -> tuple[Loader, ast.expr] | None:
+    """Return the shuffling loader and the labels that belong to it; None if a loader in order has the same labels."""
+    found: tuple[Loader, ast.expr] | None = None
+    for other in others if any(each.shuffles for each in loaders) else ():
+        for loader in loaders:
+            if _is_label_of(source, other, loader):
+                if not loader.shuffles:
+                    return None
+                found = found or (loader, other)
+    return found
+
+
+def _is_label_of(source: SourceFile, node: ast.expr, loader: Loader) -> bool:
+    """Return True if an expression holds the labels that a loader was given, in their order."""
+    keys = value_keys(source, node)
+    if any(keys & value_keys(source, each, calls) for each, calls in loader.labels):
+        return True
+    dataset = loader.dataset
+    if dataset is None:
+        return False
+    first, calls = dataset
+    named = _INPUT.sub(lambda found: "Y" if found[0] == "X" else "y", last_name(first))
+    is_input = isinstance(first, ast.Name) and not loader.labels and named != first.id and named not in ("y", "Y")
+    if is_input and keys & text_key(source, first, named):
+        return True
+    for each, _ in traced(source, node, (), lambda _: None):
+        if isinstance(each, ast.Attribute):
+            owner, attribute = each.value, each.attr
+            if attribute in _LABELS and value_keys(source, owner) & value_keys(source, first, calls):
+                return True  # dataset.targets
+            is_inner = isinstance(owner, ast.Attribute) and owner.attr == "dataset" and attribute in _LABELS
+            loader_of = owner.value if is_inner and isinstance(owner, ast.Attribute) else owner
+            if (is_inner or attribute in loader.attributes) and any(
+                each.call is loader.call for each in loaders_of(source, loader_of)
+            ):
+                return True  # loader.dataset.targets
+    return False
+
+
+RULE = Rule(
+    required_words=("DataLoader|shuffle|permut|randperm", "shuffle|True|permut|randperm", "append|extend|for "),
+    find=find,
+)
 
 BAD = """
 import torch

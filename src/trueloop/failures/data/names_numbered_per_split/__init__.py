@@ -21,6 +21,8 @@ When this is fine
     - The names come from one list of the program, or from all records.
     - The numbers of the training part are passed to the others, or assigned to them.
     - Only one part is made by the class.
+    - The names are numbered before the split.
+    - The numbers of the held-out part are only printed, or are the rows of an array of this part.
     - The parts have other classes on purpose, as in few-shot learning or the verification of speakers.
 
 How it is detected
@@ -29,9 +31,15 @@ How it is detected
     the names are sorted and one part lacks some. In the text, an ``__init__`` numbers names by ``enumerate`` of
     ``dict.fromkeys`` or a set, or gives each new name the number ``len(numbers)``. The names follow from an argument,
     and the program makes a training part and a held-out part with different values of this argument. The linter does
-    not report sorted names there. It also reports a ``LabelEncoder``, ``pd.factorize``,
-    ``np.unique(..., return_inverse=True)``, or a function that numbers a set of its argument, sorted or not, if it gets
-    the labels of the training part and then those of the held-out part: one class that a part lacks moves all others.
+    not report sorted names there, unless they are words or ids, of which no part has all.
+
+    The linter also reports a place that numbers the names of the training part and then, or in a loop over the parts,
+    those of the held-out part, sorted or not: ``LabelEncoder``, ``OrdinalEncoder``, ``pd.factorize``,
+    ``np.unique(..., return_inverse=True)``, ``astype("category").cat.codes``, a dictionary of a set of names or one
+    that grows by ``len(numbers)``, or a function of the program that does one of these. One name that a part lacks
+    moves all others. The parts are recognised by their names, as ``train["user"]`` and ``test["user"]``, or because
+    they are ``rows[:n]`` and ``rows[n:]``. A dictionary counts only if names are looked up in it, other than to print
+    them or as the row of an array.
     Programs with words of tasks whose parts have other classes, such as triplets and episodes, are not reported.
 
 References
@@ -48,19 +56,22 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs
-from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.held_out_names import is_held_out, is_other_part, is_training
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.held_out_names import is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.core.source_text import encloses, nodes_in, walk
+from trueloop.failures.data.names_numbered_per_split.numbered_parts import ADDING, find_numbered_parts
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref, WatchEnded
 
 _UNSORTED: Final = frozenset(("fromkeys", "set", "frozenset"))
-_ADDING: Final = frozenset(("append", "extend", "add", "update", "insert"))
 _OTHER_CLASSES: Final = re.compile(r"triplet|n_?way|episod|re_?id\b|verification|speaker|siamese", re.IGNORECASE)
 """Words of tasks in which the held-out part has other classes than the training part."""
+_OPEN: Final = re.compile(
+    r"vocab|word|tok|char|stoi|user|item|movie|product|artist|author|entit|gene\b|song|book|query|node|doc",
+    re.IGNORECASE,
+)
+"""Names that are so many that no part has all of them."""
 
 
 _OTHER_PAIRS: Final = re.compile(r"triplet|n_?way|episod|re_?id\b|verification|siamese", re.IGNORECASE)
@@ -163,13 +174,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each numbering of names that a training part and a held-out part do on their own."""
     if _OTHER_CLASSES.search(source.text.source):
         return
-    yield from _of_parts(source)
+    yield from find_numbered_parts(source)
     for definition in source.nodes_of(ast.ClassDef):
         methods = [each for each in definition.body if isinstance(each, ast.FunctionDef)]
         init = next((each for each in methods if each.name == "__init__"), None)
-        numbered = _numbering(init) if init is not None else None
+        numbered = _numbering(methods, init) if init is not None else None
         pair = _parts(source, definition.name) if numbered is not None else None
         if init is None or numbered is None or pair is None or _is_shared(source, definition, numbered[0]):
+            continue
+        if "__getitem__" not in [each.name for each in methods] and _is_only_shown(source, pair[1]):
             continue
         following = _following(init, _differing(init, *pair))
         is_list_of_classes = any(each.attr in _ALL_CLASSES for each in nodes_in(numbered[1], ast.Attribute))
@@ -182,85 +195,56 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _of_parts(source: SourceFile) -> Iterator[Hit]:
-    """Yield each call that numbers the labels of a held-out part, after another one for those of the training part."""
-    calls: list[tuple[str, str, ast.expr, ast.Call]] = []  # what numbers, variable of the result, labels, call
-    for statement in source.nodes_of(ast.Assign):
-        for target, value in assigned_pairs(statement):
-            result = target.elts[-1] if isinstance(target, ast.Tuple) else target
-            for call in nodes_in(value, ast.Call):
-                kind = _numbers_labels(source, call)
-                if kind and call.args:
-                    calls.append((kind, ast.unparse(result), call.args[0], call))
-    for kind, result, labels, call in calls:
-        for other_kind, other_result, other_labels, other in calls:
-            same = kind == other_kind and other is not call and ast.unparse(labels) != ast.unparse(other_labels)
-            texts = [(labels, other_labels), (ast.Name(result), ast.Name(other_result))]
-            if same and any(is_other_part(dotted_name(first), second) for first, second in texts):
-                yield Hit(
-                    message=f"`{ast.unparse(call)}` and `{ast.unparse(other)}` number the classes of their part on "
-                    "their own: if one part lacks a class, equal numbers stand for different classes.",
-                    node=other,
-                    related=((call, "the training part"),),
-                )
+def _numbering(methods: list[ast.FunctionDef], init: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
+    """Return attribute, names and statement of a numbering in an ``__init__`` or a method that it calls."""
+    found = _numbering_in(init)
+    for call in nodes_in(init, ast.Call) if found is None else ():
+        is_own = isinstance(call.func, ast.Attribute) and last_name(call.func.value) == "self"
+        method = next((each for each in methods if is_own and each.name == last_name(call.func)), None)
+        inner = _numbering_in(method) if method is not None else None
+        if inner is not None and method is not None:
+            follows = any(_path(n) in _following(method, {e.arg for e in method.args.args[1:]}) for n in walk(inner[1]))
+            names = ast.Tuple([*call.args, *(each.value for each in call.keywords)]) if follows else inner[1]
+            return inner[0], names, inner[2]
+    return found
 
 
-def _numbers_labels(source: SourceFile, call: ast.Call, *, is_inner: bool = False) -> str:
-    """Return the name of what numbers the labels in the argument of a call; "" for other calls."""
-    name = last_name(call.func)
-    if name == "fit_transform" and isinstance(call.func, ast.Attribute):
-        made = [last_name(e.func) for e in origins(source, call.func.value) if isinstance(e, ast.Call)]
-        return "LabelEncoder" if "LabelEncoder" in made and isinstance(call.func.value, ast.Call) else ""
-    if name == "factorize" or (name == "unique" and any(each.arg == "return_inverse" for each in call.keywords)):
-        return name
-    function = definitions(source).functions.get(name)
-    if function is None or len(function.args.args) != 1 or is_inner:
-        return ""
-    own = function.args.args[0].arg
-    for each in nodes_in(function, ast.Call):
-        inner = [*each.args[:1]] if last_name(each.func) in (*_UNSORTED, "unique") else []
-        numbers = any(last_name(c.func) == "enumerate" for c in nodes_in(function, ast.Call))
-        if any(last_name(n) == own for part in inner for n in nodes_in(part, ast.Name)) and numbers:
-            return name if not nodes_in(function, ast.Dict, ast.Yield) and _returns_numbers(function) else ""
-        if _numbers_labels(source, each, is_inner=True) and each.args and last_name(each.args[0]) == own:
-            return name
-    return ""
-
-
-def _returns_numbers(function: ast.FunctionDef) -> bool:
-    """Return True if a function returns one value, which looks up the numbers: not the numbering itself."""
-    returned = [each.value for each in nodes_in(function, ast.Return)]
-    return all(isinstance(each, ast.Call | ast.ListComp) for each in returned) and bool(
-        [each for value in returned if value is not None for each in nodes_in(value, ast.ListComp)]
-    )
-
-
-def _numbering(init: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
+def _numbering_in(method: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
     """Return the attribute that gets numbers of names, the names and the statement; None if there is none."""
     names = {
-        _path(t): each.value for each in nodes_in(init, ast.Assign) for t in each.targets if len(each.targets) == 1
+        _path(t): each.value for each in nodes_in(method, ast.Assign) for t in each.targets if len(each.targets) == 1
     }
-    for statement in init.body:
+    for statement in method.body:
         match statement:
             case ast.Assign(targets=[ast.Attribute() as target], value=ast.DictComp(generators=[loop])):
                 is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "enumerate"
                 listed: Any = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else loop.iter
                 listed = names.get(_path(listed), listed)
-                if isinstance(listed, ast.Call) and last_name(listed.func) == "list" and listed.args:
-                    listed = listed.args[0]
-                unsorted = isinstance(listed, ast.SetComp) or (
-                    isinstance(listed, ast.Call) and last_name(listed.func) in _UNSORTED
-                )
-                if is_counted and unsorted:
+                if is_counted and _is_in_own_order(target.attr, listed):
                     return target.attr, listed, statement
-            case ast.For(iter=names_of, body=body):
-                for each in body:
-                    added = _added_attribute(each)
+            case ast.For(iter=names_of):
+                for each in nodes_in(statement, ast.stmt):
+                    added = _added_attribute(each) if not isinstance(each, ast.For) else ""
                     if added:
-                        return added, names_of, each
+                        return added, names_of, _outermost(statement, each)
             case _:
                 pass
     return None
+
+
+def _is_in_own_order(attribute: str, listed: Any) -> bool:
+    """Return True for distinct names in the order of the records, or for sorted words and ids, which parts lack."""
+    while isinstance(listed, ast.Call) and last_name(listed.func) in ("list", "sorted", "tuple") and listed.args:
+        if last_name(listed.func) == "sorted" and not _OPEN.search(f"{attribute} {ast.unparse(listed)}"):
+            return False
+        listed = listed.args[0]
+    return isinstance(listed, ast.SetComp) or (isinstance(listed, ast.Call) and last_name(listed.func) in _UNSORTED)
+
+
+def _outermost(loop: ast.For, statement: ast.AST) -> ast.AST:
+    """Return the statement of the body of a loop that contains a statement, below inner loops."""
+    found = next(each for each in loop.body if encloses(each, statement))
+    return _outermost(found, statement) if isinstance(found, ast.For) else found
 
 
 def _added_attribute(statement: ast.stmt) -> str:
@@ -301,6 +285,23 @@ def _parts(source: SourceFile, name: str) -> tuple[ast.Call, ast.Call] | None:
     return (training[0], held_out[0]) if is_same_form else None
 
 
+def _is_only_shown(source: SourceFile, call: ast.Call) -> bool:
+    """Return True if the variable that gets an object is only printed or counted, or never read."""
+    targets = [
+        target for each in source.nodes_of(ast.Assign) for target, value in assigned_pairs(each) if value is call
+    ]
+    if len(targets) != 1 or not isinstance(targets[0], ast.Name):
+        return False
+    shown = {
+        id(inner)
+        for each in source.all_calls
+        if last_name(each.func) in ("len", "print", "set", "info", "log", "items", "keys")
+        for inner in walk(each)
+    }
+    reads = [each for each in source.nodes_of(ast.Name) if each.id == targets[0].id and each is not targets[0]]
+    return all(id(each) in shown for each in reads)
+
+
 def _form(call: ast.Call) -> tuple[int, set[str | None]]:
     return len(call.args), {each.arg for each in call.keywords}
 
@@ -335,7 +336,7 @@ def _following(init: ast.FunctionDef, names: set[str]) -> set[str]:
                     found |= {_path(part) for target in targets for part in walk(target)}
                 case ast.For(target=target, iter=value) if any(_path(n) in found for n in walk(value)):
                     found |= {_path(part) for part in walk(target)}
-                case ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args) if attr in _ADDING:
+                case ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args) if attr in ADDING:
                     if any(_path(n) in found for value in args for n in walk(value)):
                         found.add(_path(owner))
                 case _:
@@ -345,8 +346,8 @@ def _following(init: ast.FunctionDef, names: set[str]) -> set[str]:
 
 RULE = Rule(
     required_words=(
-        "enumerate(|setdefault(|len(|LabelEncoder|factorize(|return_inverse",
-        "fromkeys|set(|setdefault|] = len(|LabelEncoder|factorize(|return_inverse",
+        "enumerate(|setdefault(|len(|LabelEncoder|OrdinalEncoder|factorize(|return_inverse|.codes|zip(|index(|count(",
+        "fromkeys|set(|setdefault|] = len(|LabelEncoder|OrdinalEncoder|factorize(|return_inverse|.codes|unique(|for ",
         "__init__|torch",
     ),
     find=find,
