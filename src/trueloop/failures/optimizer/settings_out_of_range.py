@@ -30,7 +30,7 @@ References
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
@@ -40,23 +40,30 @@ from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import OptimizerCreated, Ref, StepStarted
 
+MAX_OPTIMIZERS: Final = 16  # optimizers that have not stepped yet, whose lines are remembered
+
 
 class Detector(BaseDetector):
-    """Reads the settings of each optimizer before its steps."""
+    """Reads the settings of each optimizer before its first step."""
 
     def __init__(self) -> None:
         self._created_at: dict[Ref, CodePosition | None] = {}
 
     def on_optimizer_created(self, event: OptimizerCreated) -> None:
-        """Remember the line that creates an optimizer."""
+        """Remember the line that creates an optimizer, until its first step."""
         self._created_at[event.optimizer] = event.location
+        if len(self._created_at) > MAX_OPTIMIZERS:
+            del self._created_at[next(iter(self._created_at))]
 
     def on_step_started(self, event: StepStarted) -> Evidence | None:
         """Return evidence if a setting of a parameter group is out of range."""
+        if event.optimizer not in self._created_at:
+            return None  # this was not the first step
+        created_at = self._created_at.pop(event.optimizer)
         for group in event.live_optimizer.param_groups:
             problem = _problem(group)
             if problem:
-                location = self._created_at.get(event.optimizer) or event.location
+                location = created_at or event.location
                 return Evidence(message=f"{event.optimizer.kind} has {problem}.", location=location)
         return None
 
