@@ -8,6 +8,19 @@ import torch.nn.functional as F
 from torch import nn
 """
 FAULTY = {
+    "summed for each sample": """
+def loss_function(recon_x, x, mu, logvar):
+    bce = F.binary_cross_entropy(recon_x, x.view(-1, 784))  # <- LOS013
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=1).mean()
+    return bce + kld
+""",
+    "the mean of sums, of images": """
+net = nn.Conv2d(1, 4, 3)
+def loss_function(recon, x, mu, logvar):
+    kld = torch.mean(-0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=1), dim=0)
+    kl = (-0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum(-1)).mean()
+    return F.mse_loss(recon, x) + kl, kld  # <- LOS013
+""",
     "a function with variables": """
 def loss_function(recon_x, x, mu, logvar):
     BCE = F.binary_cross_entropy(recon_x, x.view(-1, 784))  # <- LOS013
@@ -57,6 +70,23 @@ def elbo(out, x, mu, sigma):
 """,
 }
 CORRECT = {
+    "summed for each sample of few values": """
+net = nn.Linear(16, 2)
+def loss_function(recon_x, x, mu, logvar):
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=1).mean()
+    return F.mse_loss(recon_x, x) + kld
+""",
+    "both for each sample": """
+def loss_function(recon_x, x, mu, logvar):
+    bce = F.binary_cross_entropy(recon_x, x.view(-1, 784), reduction="none").sum(1).mean()
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=1).mean()
+    return bce + kld
+""",
+    "summed for each sample, with a weight": """
+def loss_function(recon_x, x, mu, logvar):
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=1).mean()
+    return F.binary_cross_entropy(recon_x, x.view(-1, 784)) + 0.001 * kld
+""",
     "both summed": """
 def loss_function(recon_x, x, mu, logvar):
     BCE = F.binary_cross_entropy(recon_x, x.view(-1, 784), reduction="sum")

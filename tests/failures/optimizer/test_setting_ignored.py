@@ -593,3 +593,41 @@ def test_lint_reports_a_changed_variable(lint_reports, script: str):
 @pytest.mark.parametrize("script", USED_VARIABLE.values(), ids=USED_VARIABLE)
 def test_lint_accepts_variables_that_are_read(lint_is_clean, script: str):
     lint_is_clean(RATE + script, "OPT007")
+
+
+GROUPS = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam({groups}, lr=1e-3)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+UNKNOWN_KEYS = {
+    "learning_rate": '[{"params": model[0].parameters(), "learning_rate": 1e-5}]  # <- OPT007\n',
+    "wd": '[{"params": model[0].parameters()}, {"params": model[2].parameters(), "wd": 0.1}]  # <- OPT007\n',
+    "dict": "[dict(params=model[0].parameters(), weightdecay=0.1)]  # <- OPT007\n",
+}
+KNOWN_KEYS = {
+    "settings": '[{"params": model[0].parameters(), "lr": 1e-5, "weight_decay": 0.1}]',
+    "a name": '[{"params": model[0].parameters(), "name": "body", "lr_scale": 0.1}]',
+    "another dictionary": "[{'params': model.parameters()}]",
+}
+
+
+@pytest.mark.parametrize("groups", UNKNOWN_KEYS.values(), ids=UNKNOWN_KEYS)
+def test_lint_reports_unknown_keys_of_groups(lint_reports, groups: str):
+    lint_reports(GROUPS.format(groups=groups))
+
+
+@pytest.mark.parametrize("groups", KNOWN_KEYS.values(), ids=KNOWN_KEYS)
+def test_lint_accepts_other_keys(lint_is_clean, groups: str):
+    lint_is_clean(GROUPS.format(groups=groups), "OPT007")
+
+
+def test_lint_accepts_a_key_that_the_program_reads(lint_is_clean):
+    groups = '[{"params": model.parameters(), "wd": 0.1}]'
+    reading = "for group in optimizer.param_groups:\n    print(group['wd'])\n"
+    lint_is_clean(GROUPS.format(groups=groups) + reading, "OPT007")

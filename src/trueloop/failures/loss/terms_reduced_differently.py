@@ -19,14 +19,16 @@ Fix
 
 When this is fine
     - A small weight of the KL term makes up for the difference.
-    - The sum is over the code only, ``dim=1``, and averaged over the batch, with a weight that was chosen for this.
+    - The sum is over the code only, ``dim=1``, and averaged over the batch, with a weight that was chosen for this, or
+      for samples of a few values.
     - Both terms are divided by the number of values later.
 
 How it is detected
     Only the linter finds it, from the source code: in one sum, a ``kl_divergence``, or the formula of that of a normal
     distribution, with ``torch.sum`` over all dimensions and no weight below 1, and a loss function with
-    ``reduction="mean"`` or the mean of squares; or ``torch.mean`` and ``reduction="sum"``. Variables
-    and functions that only return the term are followed.
+    ``reduction="mean"`` or the mean of squares; or ``torch.mean`` and ``reduction="sum"``. The sum
+    over ``dim=1`` with the mean over the batch counts as well, if a sample has 64 values or more. Variables and
+    functions that only return the term are followed.
 
 References
     Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", section 3, arXiv:1312.6114
@@ -42,7 +44,7 @@ from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.possible_values import default_of, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOSS_FUNCTIONS: Final = frozenset((
@@ -50,6 +52,7 @@ _LOSS_FUNCTIONS: Final = frozenset((
 ))  # fmt: skip
 _LOSS_MODULES: Final = frozenset(("MSELoss", "BCELoss", "BCEWithLogitsLoss", "L1Loss", "SmoothL1Loss"))
 _MAX_DEPTH: Final = 4
+MANY_VALUES: Final = 64  # values of a sample, from which the mean over them is far from their sum
 
 
 class _Term(NamedTuple):
@@ -57,7 +60,7 @@ class _Term(NamedTuple):
 
     is_divergence: bool
     reduction: str
-    """ "sum" or "mean", over all dimensions."""
+    """ "sum" or "mean", over all dimensions; "rows" = the sum of each sample, averaged over the batch."""
     node: ast.expr
 
 
@@ -73,13 +76,40 @@ def find(source: SourceFile) -> Iterator[Hit]:
         reconstruction = next((each for each in terms if not each.is_divergence), None)
         if divergence is None or reconstruction is None or divergence.reduction == reconstruction.reduction:
             continue
-        words = {"sum": "summed over the batch", "mean": "averaged over the batch and all values"}
+        if divergence.reduction == "rows" and reconstruction.reduction == "mean" and not _has_many_values(source):
+            continue
+        words = {
+            "sum": "summed over the batch",
+            "mean": "averaged over the batch and all values",
+            "rows": "averaged over the batch, as a sum for each sample",
+        }
         yield Hit(
             message=f"The reconstruction loss is {words[reconstruction.reduction]}, but the KL divergence is "
-            f"{words[divergence.reduction]}: one outweighs the other by about batch size times number of values.",
+            f"{words[divergence.reduction]}: one outweighs the other by about {_ratio(divergence, reconstruction)}.",
             node=reconstruction.node,
             related=((divergence.node, "the KL divergence"), (node, "added here")),
         )
+
+
+def _ratio(divergence: _Term, reconstruction: _Term) -> str:
+    """Return by what the two terms differ."""
+    if divergence.reduction != "rows":
+        return "batch size times number of values"
+    return "the batch size" if reconstruction.reduction == "sum" else "the number of values"
+
+
+def _has_many_values(source: SourceFile) -> bool:
+    """Return True if a sample has many values, as an image: a convolution, or a linear layer of 64 features or more."""
+    if any(last_name(call.func).startswith("Conv") for call in source.all_calls):
+        return True
+    linear = [call for call in source.all_calls if last_name(call.func) in ("Linear", "LazyLinear")]
+    widths = [
+        initial_number(value) or initial_number(default_of(source, value)) for e in linear for value in e.args[1:2]
+    ]
+    constants = [each.value for each in source.nodes_of(ast.Constant) if type(each.value) is int]
+    return any(width in (784, 3072, 4096) for width in (*widths, *constants)) or any(
+        width is not None and width >= MANY_VALUES for width in widths[-1:]
+    )
 
 
 def _is_scaled(source: SourceFile, node: ast.BinOp) -> bool:
@@ -195,8 +225,28 @@ def _squared_error(source: SourceFile, call: ast.Call) -> _Term | None:
 def _divergence(source: SourceFile, call: ast.Call) -> _Term | None:
     """Return the term for ``kl_divergence(q, p).sum()`` and ``torch.sum(1 + logvar - mu**2 - exp(logvar))``."""
     inner = _reduced(call)
-    is_divergence = inner is not None and any(map(_is_divergence, origins(source, inner, 2)))
-    return _Term(True, last_name(call.func), call) if is_divergence else None
+    if inner is None:
+        return None
+    for each in origins(source, inner, 2):
+        if _is_divergence(each) and not _row_sum(each):
+            return _Term(True, last_name(call.func), call)
+        row = _row_sum(each) if last_name(call.func) == "mean" else None
+        if row is not None and any(map(_is_divergence, origins(source, row, 2))):
+            return _Term(True, "rows", call)
+    return None
+
+
+def _row_sum(node: ast.expr) -> ast.expr | None:
+    """Return x of ``torch.sum(x, dim=1)`` and ``x.sum(-1)``, perhaps with a factor; None for anything else."""
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        node = node.right
+    if not isinstance(node, ast.Call) or last_name(node.func) != "sum":
+        return None
+    is_function = dotted_name(getattr(node.func, "value", node.func)) == "torch"
+    dims = [*node.args[int(is_function) :], *(each.value for each in node.keywords if each.arg in ("dim", "axis"))]
+    if [integer(each) for each in dims] not in ([1], [-1]):
+        return None
+    return node.args[0] if is_function else getattr(node.func, "value", None)
 
 
 def _is_divergence(node: ast.expr) -> bool:

@@ -28,7 +28,8 @@ How it is detected
     the file reads this attribute of an optimizer or sets this value in a parameter group. It also reports a change of
     the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a message reads the new
     value, and ``optimizer.param_groups[0]["lr"] = ...`` if the only optimizer is created with several groups and
-    nothing sets the rate of the others. In a run, the sanitizer reports an attribute that differs from the parameter
+    nothing sets the rate of the others, and a key such as ``"learning_rate"`` of a parameter group, which PyTorch
+    keeps without reading it. In a run, the sanitizer reports an attribute that differs from the parameter
     groups at two times with steps in between, if nothing in any file of the program reads it, and a default that
     changed after the optimizer was created, if the program reads no defaults and adds no group.
 
@@ -56,6 +57,7 @@ from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.optimizer.setting_ignored.changed_variable import changed_variables
 from trueloop.failures.optimizer.setting_ignored.first_group import first_groups
+from trueloop.failures.optimizer.setting_ignored.unknown_keys import unknown_keys
 from trueloop.tracing.events import Event, Ref
 
 SETTINGS = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
@@ -142,6 +144,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a setting, or of a variable with the learning rate, that has no effect on a group."""
     yield from changed_variables(source)
     yield from first_groups(source)
+    yield from unknown_keys(source)
     yield from _ignored_settings(source)
     yield from _updated_defaults(source)
 
