@@ -309,3 +309,27 @@ def test_lint_reports_an_initialisation_after_the_load(lint_reports, script):
 @pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
 def test_lint_accepts_other_initialisations(lint_is_clean, script):
     lint_is_clean(LINT_HEAD + script, code="CKP008")
+
+
+OWN_LAST = {
+    "unpacked": "net.load_state_dict({**torch.load('a.pt'), **net.state_dict()})  # <- CKP008",
+    "in a variable": "state = {**torch.load('a.pt'), **net.state_dict()}\nnet.load_state_dict(state)  # <- CKP008",
+    "joined": "net.load_state_dict(torch.load('a.pt') | net.state_dict())  # <- CKP008",
+}
+LOADED_LAST = {
+    "the loaded state last": "net.load_state_dict({**net.state_dict(), **torch.load('a.pt')})",
+    "of another model": "net.load_state_dict({**torch.load('a.pt'), **other.state_dict()})",
+    "a part of the own state": "net.load_state_dict({**torch.load('a.pt'), **{k: v for k, v in net.state_dict().items()"
+    " if 'head' in k}})",
+}
+START = "import torch\nfrom torch import nn\nnet, other = nn.Linear(4, 2), nn.Linear(4, 2)\n"
+
+
+@pytest.mark.parametrize("script", OWN_LAST.values(), ids=OWN_LAST)
+def test_lint_reports_states_whose_own_values_are_last(lint_reports, script):
+    lint_reports(START + script)
+
+
+@pytest.mark.parametrize("script", LOADED_LAST.values(), ids=LOADED_LAST)
+def test_lint_accepts_loaded_values_that_are_last(lint_is_clean, script):
+    lint_is_clean(START + script, "CKP008")

@@ -27,7 +27,8 @@ How it is detected
     reports a model whose loaded matrices all have other values that do not correlate with the loaded ones. It also
     reports a loaded model that is never called, if a model with the same shapes is trained from values that are not the
     loaded ones. The linter reports ``model.apply(init_weights)``, and a loop over ``model.modules()`` that initialises
-    layers, if the same function has loaded weights into this model, or into a part of it, and has not used it since.
+    layers, if the same function has loaded weights into this model, or into a part of it, and has not used it since. It
+    also reports a loaded dictionary to which the model's own ``state_dict()`` is added last.
 
 References
     PyTorch tutorial "Saving and Loading Models", https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
@@ -43,6 +44,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.checkpoint.loaded_weights_lost.initialised_later import initialised_later
+from trueloop.failures.checkpoint.loaded_weights_lost.own_state_last import own_state_last
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, StepStarted, StepTaken, WatchEnded
 from trueloop.tracing.parameter_snapshot import first_values
@@ -192,6 +194,7 @@ def _unused(loaded: _Loaded) -> Evidence:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the initialisations of models whose weights were loaded before."""
+    yield from own_state_last(source)
     for found in initialised_later(source):
         yield Hit(
             message=f"The weights loaded into `{found.model}` are overwritten here: its layers are initialised again.",
@@ -200,7 +203,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(required_words=("load_state_dict", "torch", ".apply(|init|modules()"), find=find)
+RULE = Rule(required_words=("load_state_dict", "torch", ".apply(|init|modules()|.state_dict("), find=find)
 
 _BEGIN = """
 import io

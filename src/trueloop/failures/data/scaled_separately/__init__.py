@@ -28,7 +28,8 @@ How it is detected
     data, in a file that fits one on other data too, or on a parameter that gets training data in one call and held-out
     data in another; ``(x - x.mean(0)) / x.std(0)``, or with the range, of both training and held-out data, by their
     names, also in a function that gets one after the other; and a batch of an evaluation loop that is standardised with
-    its own mean over dimension 0, where the training data is not.
+    its own mean over dimension 0, where the training data is not. A scaler that was read from a file must not be fitted
+    again either.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html

@@ -9,7 +9,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.held_out_names import is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, nodes_in
-from trueloop.failures.data.scaled_separately import own_statistics
+from trueloop.failures.data.scaled_separately import loaded_scaler, own_statistics
 from trueloop.failures.failure import Rule
 
 _TRANSFORMER: Final = re.compile(
@@ -91,9 +91,10 @@ def _passed(source: SourceFile, function: ast.FunctionDef, names: set[str]) -> I
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and held-out data that is standardised by hand with its own statistics."""
+    """Yield the same as `find`, fits of scalers from files, and data standardised by hand with its own statistics."""
     yield from find(source)
     yield from _in_functions(source)
+    yield from loaded_scaler.refitted(source)
     yield from own_statistics.find(source)
 
 
