@@ -9,11 +9,12 @@ from trueloop.analysis.source_file import last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 
 HELD_OUT: Final = frozenset((
-    "val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout", "ts", "te", "va",
+    "val", "valid", "validation", "vali", "va", "test", "testing", "tst", "te", "ts", "eval", "evaluation", "dev",
+    "held", "heldout", "holdout", "unseen",
 ))  # fmt: skip
 TRAINING: Final = frozenset(("train", "training", "trainval", "trn", "tr"))
 _PART_NAME: Final = re.compile(
-    r"(^|_|(?<=[a-z0-9])(?=[A-Z])|(?<=^[xyXY]))(train(ing)?|trn|tr|test|tst|te|ts|val(id(ation)?)?|va|v|eval|dev)(_|$)",
+    r"(^|_|(?<=[a-z0-9])(?=[A-Z])|(?<=^[xyXY]))(train(ing)?|trn|tr|test|tst|te|ts|val(id(ation)?)?|va|v|eval|dev|held(_?out)?|holdout)(_|$)",
     re.IGNORECASE,
 )
 

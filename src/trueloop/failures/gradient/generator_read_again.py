@@ -19,7 +19,8 @@ When this is fine
     - The generator is read once, as an optimizer does.
 
 How it is detected
-    Only the linter finds it, from the source code: a variable or attribute has a generator as its only value. A
+    Only the linter finds it, from the source code: a variable or attribute has a generator of parameters or
+    modules as its only value. A
     comprehension, a loop or a function such as ``sum`` reads all of it, in a loop that does not create it, or in a
     function that such a loop calls. Gradient clipping (GRD011) and loops over batches (DAT027) are checked there.
 
@@ -29,6 +30,7 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -41,6 +43,7 @@ from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ITERATORS: Final = frozenset(("zip", "named_parameters", "modules", "named_modules", "buffers", "children"))
+_PARAMETERS: Final = re.compile(r"param|weight|grad|modules\(|children\(|buffers\(|layers", re.IGNORECASE)
 _READING: Final = frozenset(("sum", "list", "tuple", "sorted", "max", "min", "any", "all", "dict", "set"))
 _TRAINING: Final = frozenset(("backward", "step", "zero_grad"))
 
@@ -101,6 +104,9 @@ def _reads_all(source: SourceFile, node: ast.expr) -> bool:
 
 
 def _is_iterated_once(source: SourceFile, value: ast.expr) -> bool:
+    """Return True for a generator of parameters or modules."""
+    if not _PARAMETERS.search(ast.unparse(value)):
+        return False
     if is_generator(source, value):
         return True
     name = last_name(value.func) if isinstance(value, ast.Call) else ""

@@ -23,7 +23,8 @@ from trueloop.tracing.user_location import is_user_code
 MAX_FRAMES: Final = 8
 MAX_ASSIGNMENTS: Final = 4  # that lead from an argument back to the variable that holds the samples
 HELD_OUT_WORDS: Final = frozenset((
-    "val", "valid", "validation", "va", "vl", "test", "te", "dev", "eval", "heldout", "holdout", "unseen",
+    "val", "valid", "validation", "va", "vl", "vali", "test", "te", "tst", "testing", "dev", "eval", "evaluation",
+    "heldout", "held", "holdout", "hold", "unseen",
 ))  # fmt: skip
 COUNT_WORDS: Final = frozenset(
     ("iter", "iters", "step", "steps", "size", "interval", "every", "epochs", "num", "count")
