@@ -13,6 +13,7 @@ from trueloop.core.source_text import dotted_name
 from trueloop.failures.data.held_out_seen_in_training import (
     folds_share_model,
     scored_on_training,
+    unread_part,
     windows_split,
     wrong_loader,
 )
@@ -139,10 +140,12 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     found = list(find(source))
     yield from found or wrong_loader.find(source)
     yield from scored_on_training.find(source)
+    yield from unread_part.find(source)
     yield from folds_share_model.find(source)
     yield from windows_split.find(source)
 
 
 _LOADERS: Final = f"DataLoader|random_split|{LOADER_WORDS}|_dl|dl_|Dl|DL"
 _FOLDS: Final = "old&.step(|kf&.step(|cv&.step(|Split&.step(|LeaveOne&.step("
-RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}",), find=find_all)
+_PARTS: Final = "test_|_test|val_|_val|_te |_te,"
+RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}|{_PARTS}",), find=find_all)
