@@ -68,6 +68,7 @@ UNFIXED = {
     "DAT042",
     "DAT043",
     "DAT044",
+    "DAT045",
     "ENV007",
     "ENV008",
     "EVL005",

@@ -41,8 +41,7 @@ CORRECT = {
     "both parts": MASKS
     + "train_acc = accuracy(x[train_mask], y[train_mask])\ntest_acc = accuracy(x[test_mask], y[test_mask])\n",
     "only the training part is judged": MASKS + "train_acc = accuracy(x[train_mask], y[train_mask])\n",
-    "a difference": MASKS
-    + "train_acc = accuracy(x[train_mask], y[train_mask])\n"
+    "a difference": MASKS + "train_acc = accuracy(x[train_mask], y[train_mask])\n"
     "test_gap = accuracy(x[test_mask], y[test_mask]) - train_acc\n",
     "another name": """
 x_train, y_train, x_test, y_test = x[:60], y[:60], x[60:], y[60:]

@@ -28,8 +28,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         unread = unread or _unread(source)
         if unread is not None and unread.id != target.id:
             yield Hit(
-                message=f"`{target.id}` is computed from `{ast.unparse(training[0])}`, and nothing reads `{unread.id}`: "
-                "the score that is called held out is that of training samples.",
+                message=f"`{target.id}` is computed from `{ast.unparse(training[0])}`, and nothing reads "
+                f"`{unread.id}`: the score that is called held out is that of training samples.",
                 node=assignment,
                 related=((unread, f"`{unread.id}` is created here"),),
             )

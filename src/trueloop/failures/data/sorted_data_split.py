@@ -1,0 +1,194 @@
+"""Data that is sorted by class is split at a position, so the held-out part has classes that the training part lacks.
+
+What you see
+    The training loss falls to zero and the held-out accuracy is 0, or near it, from the first epoch to the last.
+
+Why it happens
+    Some datasets list one class after the other: Iris and wine in scikit-learn, and arrays that were joined class by
+    class. ``x[:100]`` then holds the first classes only, and ``x[100:]`` the last one.
+
+Fix
+    Shuffle before the split, the same way for inputs and labels, or split each class:
+
+        x_train, x_test, y_train, y_test = train_test_split(x, y, stratify=y)
+
+When this is fine
+    - The rows were put in a random order before the split.
+    - The held-out class is meant to be unknown in training, as for outlier detection: name it so.
+
+How it is detected
+    Only the linter finds it, from the source code: labels that are ``load_iris`` or ``load_wine``, or are joined from
+    equal labels (``zeros`` and ``ones``, ``[0] * n + [1] * n``, ``repeat``), are split into ``y[:n]`` and ``y[n:]``,
+    and no earlier line draws a random order.
+
+References
+    sklearn.model_selection.train_test_split,
+    https://scikit-learn.org/stable/modules/generated/sklearn.model_selection.train_test_split.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import function_of, is_label
+from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_SORTED_DATA: Final = frozenset(("load_iris", "load_wine"))
+_JOINING: Final = frozenset(("cat", "concatenate", "hstack", "concat", "r_", "vstack"))
+_CONSTANT: Final = frozenset(("zeros", "ones", "full"))
+_CONVERSIONS: Final = frozenset((
+    "tensor", "from_numpy", "as_tensor", "LongTensor", "FloatTensor", "Tensor", "array", "asarray",
+))  # fmt: skip
+_METHODS: Final = frozenset(
+    ("astype", "long", "float", "to", "view", "reshape", "unsqueeze", "numpy", "copy", "flatten")
+)
+_RANDOM: Final = frozenset((
+    "randperm", "permutation", "permuted", "shuffle", "train_test_split", "random_split", "choice", "sample", "argsort",
+))  # fmt: skip
+_UNKNOWN: Final = re.compile(
+    r"outlier|anomal|novel|ood|open.?set|unseen|zero.?shot|continual|task|increment", re.IGNORECASE
+)
+MAX_DEPTH: Final = 6
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each split at a position of labels that are sorted by class."""
+    if _UNKNOWN.search(source.text.source):
+        return
+    parts: dict[tuple[int, str], dict[str, ast.Subscript]] = {}
+    for node in source.nodes_of(ast.Subscript):
+        match node:
+            case ast.Subscript(value=ast.Name() | ast.Attribute() as labels, slice=ast.Slice(step=None) as part):
+                bound = part.upper or part.lower
+                if bound is not None and (part.upper is None) != (part.lower is None) and is_label(labels):
+                    key = id(function_of(source, node)), ast.unparse(labels)
+                    parts.setdefault(key, {})[f"{part.upper is None} {ast.unparse(bound)}"] = node
+            case _:
+                pass
+    for found in parts.values():
+        for text, first in found.items():
+            rest = found.get(text.replace("False ", "True ", 1)) if text.startswith("False ") else None
+            if rest is None or _is_mixed(source, first):
+                continue
+            origin = _sorted_origin(source, first.value, MAX_DEPTH)
+            if origin is not None:
+                yield Hit(
+                    message=f"`{ast.unparse(first.value)}` is sorted by class, and split at a position: "
+                    f"`{ast.unparse(rest)}` has classes that `{ast.unparse(first)}` lacks.",
+                    node=first,
+                    related=((origin, "one class after the other"), (rest, "the other part")),
+                )
+
+
+def _is_mixed(source: SourceFile, node: ast.expr) -> bool:
+    """Return True if an earlier line of the same file draws a random order."""
+    drawn = [e for e in source.all_calls if last_name(e.func) in _RANDOM and e.lineno <= node.lineno]
+    return any(source.module_of(each.lineno) is source.module_of(node.lineno) for each in drawn)
+
+
+def _sorted_origin(source: SourceFile, node: ast.expr, depth: int) -> ast.expr | None:
+    """Return the expression that makes labels in the order of their classes; None if it is unknown."""
+    if _is_sorted(node):
+        return node
+    inner: Any = None
+    match node:
+        case ast.Attribute(attr="target", value=inner):
+            pass
+        case ast.Call(func=func, args=[inner, *_]) if last_name(func) in _CONVERSIONS:
+            pass
+        case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in _METHODS:
+            pass
+        case ast.Name() | ast.Attribute():
+            values = possible_values(source, node) or _unpacked(source, node)
+            inner = values[0] if len(values) == 1 else None
+        case _:
+            pass
+    return None if inner is None or inner is node or not depth else _sorted_origin(source, inner, depth - 1)
+
+
+def _is_sorted(node: ast.expr) -> bool:
+    """Return True for an expression that lists one class after the other."""
+    match node:
+        case ast.Call(func=func) if last_name(func) in _SORTED_DATA:
+            return True
+        case ast.Call(func=func, args=[ast.List(elts=items) | ast.Tuple(elts=items), *_]) if (
+            last_name(func) in _JOINING
+        ):
+            return len(items) > 1 and all(map(_is_constant, items))
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return _is_constant(left) and _is_constant(right)
+        case ast.Call(func=ast.Attribute(attr="repeat", value=ast.Name(id="np" | "numpy"))):
+            return True
+        case ast.Call(func=ast.Attribute(attr="repeat_interleave")):
+            return True
+        case _:
+            return False
+
+
+def _unpacked(source: SourceFile, node: ast.expr) -> list[ast.expr]:
+    """Return the call in ``x, y = load_iris(return_X_y=True)``."""
+    name = last_name(node)
+    return [
+        each.value
+        for each in source.nodes_of(ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Tuple) and any(last_name(item) == name for item in target.elts)
+    ]
+
+
+def _is_constant(node: ast.expr) -> bool:
+    """Return True for labels that are all equal: ``torch.zeros(50)``, ``[1] * 50``."""
+    match node:
+        case ast.Call(func=func) if last_name(func) in _CONSTANT:
+            return True
+        case ast.Call(func=ast.Attribute(value=inner)) if last_name(node.func) in _METHODS:
+            return _is_constant(inner)
+        case ast.BinOp(op=ast.Mult(), left=ast.List(elts=[ast.Constant()])):
+            return True
+        case ast.BinOp(op=ast.Mult() | ast.Add(), left=left, right=ast.Constant()):
+            return _is_constant(left)
+        case _:
+            return False
+
+
+RULE = Rule(required_words=("load_iris|load_wine|zeros(|[0]|repeat", "[:", "torch"), find=find)
+
+BAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.cat([torch.randn(100, 4) - 2, torch.randn(100, 4) + 2])
+y = torch.cat([torch.zeros(100), torch.ones(100)]).long()
+x_train, y_train = x[:100], y[:100]
+x_test, y_test = x[100:], y[100:]
+model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(5):
+    for rows in torch.randperm(100).split(20):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x_train[rows]), y_train[rows]).backward()
+        optimizer.step()
+with torch.no_grad():
+    print((model(x_test).argmax(1) == y_test).float().mean().item())
+"""
+
+FAILURE = Failure(
+    code="DAT045",
+    title="Data that is sorted by class is split at a position",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            "x_train, y_train = x[:100], y[:100]": (
+                "order = torch.randperm(200)\nx, y = x[order], y[order]\nx_train, y_train = x[:100], y[:100]"
+            )
+        },
+    ),
+    fix="Put inputs and labels in the same random order before the split.",
+    rule=RULE,
+)

@@ -1,0 +1,75 @@
+"""DAT045: data that is sorted by class and split at a position."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+from sklearn.datasets import load_digits, load_iris
+"""
+FAULTY = {
+    "iris": """
+iris = load_iris()
+x, y = torch.tensor(iris.data), torch.tensor(iris.target)
+x_train, y_train = x[:100], y[:100]  # <- DAT045
+x_test, y_test = x[100:], y[100:]
+""",
+    "iris as a pair": """
+features, labels = load_iris(return_X_y=True)
+n = int(0.8 * len(labels))
+train = features[:n], labels[:n]  # <- DAT045
+test = features[n:], labels[n:]
+""",
+    "arrays": """
+target = np.concatenate([np.zeros(50), np.ones(50), np.full(50, 2)])
+target_train = target[:100]  # <- DAT045
+target_test = target[100:]
+""",
+    "lists": """
+y = torch.tensor([0] * 50 + [1] * 50)
+split = 80
+y_train = y[:split]  # <- DAT045
+y_test = y[split:]
+""",
+    "repeated": """
+labels = np.repeat(np.arange(3), 50)
+labels_train, labels_test = labels[:100], labels[100:]  # <- DAT045
+""",
+}
+CORRECT = {
+    "shuffled": """
+iris = load_iris()
+order = np.random.permutation(150)
+x, y = iris.data[order], iris.target[order]
+y_train, y_test = y[:100], y[100:]
+""",
+    "digits": """
+digits = load_digits()
+y = torch.tensor(digits.target)
+y_train, y_test = y[:1000], y[1000:]
+""",
+    "unknown labels": """
+def split(x, y, n):
+    return x[:n], y[:n], x[n:], y[n:]
+""",
+    "a single part": """
+y = torch.tensor([0] * 50 + [1] * 50)
+print(y[:10])
+""",
+    "a class that is meant to be unknown": """
+# novelty detection: train on the first class
+y = torch.tensor([0] * 50 + [1] * 50)
+novelty = y[50:]
+y_train, y_rest = y[:50], y[50:]
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_splits_of_sorted_data(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "DAT045")
