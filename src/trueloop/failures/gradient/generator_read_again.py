@@ -152,7 +152,14 @@ def _list_fix(source: SourceFile, value: ast.expr) -> Fix:
     return Fix((Edit(start, start, "list("), Edit(end, end, ")")), safe=False, description="Store a list")
 
 
-RULE = Rule(required_words=("parameters(|modules(|filter(|map(|zip(|chain(| for ", "torch"), find=find)
+RULE = Rule(
+    required_words=(
+        "parameters(|modules(|filter(|map(|zip(|chain(| for ",
+        "torch",
+        ".backward(|.step(|lerp_|training_step",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch

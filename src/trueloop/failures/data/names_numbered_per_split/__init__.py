@@ -348,7 +348,8 @@ RULE = Rule(
     required_words=(
         "enumerate(|setdefault(|len(|LabelEncoder|OrdinalEncoder|factorize(|return_inverse|.codes|zip(|index(|count(",
         "fromkeys|set(|setdefault|] = len(|LabelEncoder|OrdinalEncoder|factorize(|return_inverse|.codes|unique(|for ",
-        "__init__|torch",
+        "torch|Dataset|vocab|Vocab",
+        "train|test|split|_val|val_|vocab|Vocab|held|dev|[:|mask",
     ),
     find=find,
 )
