@@ -20,9 +20,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: a variable or attribute has a generator of parameters or
-    modules as its only value. A
-    comprehension, a loop or a function such as ``sum`` reads all of it, in a loop that does not create it, or in a
-    function that such a loop calls. Gradient clipping (GRD011) and loops over batches (DAT027) are checked there.
+    modules as its only value. A comprehension, a loop or a function such as ``sum`` reads all of it, in a loop that
+    does not create it, or in a function that such a loop calls. GRD011 checks gradient clipping, and DAT027 loops over
+    batches.
 
 References
     Python glossary, "generator iterator", https://docs.python.org/3/glossary.html#term-generator-iterator
