@@ -1,4 +1,4 @@
-"""A score that should rise, such as a Dice score or a similarity, is minimised, not its distance from 1.
+"""A score that should rise, such as a Dice score or a similarity, is minimised instead of its distance from 1.
 
 What you see
     The loss falls to 0, or to -1 for a similarity, and the predictions get worse: masks avoid the object, and vectors
