@@ -37,7 +37,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import is_label
-from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.minimised_values import minimised
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.queries.signed_terms import Term, may_ascend, minimised_terms
@@ -80,8 +79,8 @@ def _score(source: SourceFile, term: Term, root: ast.expr) -> str:
             name = last_name(call.func)
             if _is_similarity(source, call):
                 return "similarity" if term.added is root and _has_target(source, call) else ""
-            is_known = name in definitions(source).functions or name in definitions(source).classes
-            return name if _SCORE.match(name.lower()) and not is_known else ""
+            is_imported = "." in source.qualified_name(call.func)
+            return name if _SCORE.match(name.lower()) and is_imported else ""
         case _:
             return ""
 

@@ -35,6 +35,8 @@ MAX_DEPTH: Final = 8
 MAX_OUTPUTS: Final = 4096
 MAX_EVALUATIONS: Final = 64
 """Phases without a backward pass whose operations are watched, as in a program that evaluates in each update."""
+_ALWAYS: Final = ("eq", "__eq__", "ne", "__ne__")
+"""Operations that are watched in training, too."""
 _SUMMED_ONLY: Final = ("__mul__", "mul", "__and__", "logical_and")
 """Operations that count only if all pairs are added up, as in true positives."""
 
@@ -62,6 +64,8 @@ class ComparedShapes(Hook):
         self._evaluation: Patches | None = None
         """The operations that are watched until the next backward pass; None in training."""
         self._evaluations = 0
+        self._has_graphs = False
+        """Whether the outputs of the running evaluation have graphs."""
         self._program = program
         self._record = stream.isolated_inner("compared shapes", self._on_event)
         self._compare = stream.isolated("compared shapes", self._on_compared)
@@ -74,7 +78,7 @@ class ComparedShapes(Hook):
         self._compared.clear()
         self._rows.clear()
         self._evaluations = 0
-        for name in ("eq", "__eq__", "ne", "__ne__"):
+        for name in _ALWAYS:
             patches.replace(Tensor, name, partial(self._comparison, name))
         self._program.before_backward.append(self._end_evaluation)
         patches.add_undo(lambda: self._stream.unsubscribe(self._record))
@@ -88,6 +92,9 @@ class ComparedShapes(Hook):
             is_evaluated = not event.has_graph or not event.live_module.training  # type: ignore[union-attr]
             if is_evaluated and self._evaluation is None and not event.recomputed:
                 self._begin_evaluation()
+                self._has_graphs = event.has_graph
+            elif not is_evaluated:
+                self._end_evaluation()
 
     def _begin_evaluation(self) -> None:
         if self._evaluations >= MAX_EVALUATIONS:
@@ -129,6 +136,8 @@ class ComparedShapes(Hook):
         column, row = (tensor, other) if tensor.dim() == 2 else (other, tensor)
         if not self._is_pair(tuple(column.shape), tuple(row.shape)):
             return
+        if name not in _ALWAYS and column.requires_grad and not self._has_graphs:
+            return  # the first batch of the training after an evaluation
         if self._program.is_other_thread() or not (has_storage(tensor) and has_storage(other)):
             return
         location = user_location()

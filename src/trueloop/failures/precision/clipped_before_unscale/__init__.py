@@ -224,7 +224,7 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Divide the gradients by the factor before clipping: scaler.unscale_(optimizer).",
+    fix="Call scaler.unscale_(optimizer) before clipping.",
     rule=RULE,
     detector=Detector,
     inject=inject,
