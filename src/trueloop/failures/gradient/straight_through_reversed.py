@@ -76,27 +76,25 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         for live in (each for each in terms if not each.detached and each.sign == 1):
             text = ast.unparse(live.node)
-            cancelled = [e for e in terms if e.detached and e.sign == -1 and ast.unparse(e.node) == text]
+            cancelled = [each for each in terms if each.sign == -1 and ast.unparse(each.node) == text]
             rest = [each for each in terms if each is not live and each not in cancelled]
-            if len(cancelled) != 1 or len(rest) != 1 or rest[0].sign != 1:
-                yield from _without_detach(source, node, live, terms)
+            if len(cancelled) != 1 or len(rest) != 1:
                 continue
-            if _is_hard(source, live.node) and not _is_hard(source, rest[0].node):
+            if not cancelled[0].detached:
+                yield from _without_detach(source, node, live, rest[0])
+            elif rest[0].sign == 1 and _is_hard(source, live.node) and not _is_hard(source, rest[0].node):
                 yield _hit(source, node, live.node, rest[0].node)
 
 
-def _without_detach(source: SourceFile, total: ast.BinOp, live: _Term, terms: list[_Term]) -> Iterator[Hit]:
+def _without_detach(source: SourceFile, total: ast.BinOp, live: _Term, rest: _Term) -> Iterator[Hit]:
     """Yield ``soft + (hard - soft)``, which is the hard value, in the backward pass too."""
-    text = ast.unparse(live.node)
-    cancelled = [e for e in terms if not e.detached and e.sign == -1 and ast.unparse(e.node) == text]
-    rest = [each for each in terms if each is not live and each not in cancelled]
     is_sum = isinstance(total.op, ast.Add) and isinstance(total.right, ast.BinOp)
-    if len(cancelled) == len(rest) == 1 and not rest[0].detached and is_sum and _is_hard(source, rest[0].node):
+    if not rest.detached and is_sum and _is_hard(source, rest.node):
         difference = source.text.segment(total.right)
         edit = source.text.replace(total.right, f"{difference}.detach()")
         yield Hit(
-            message=f"`{ast.unparse(total)}` is `{ast.unparse(rest[0].node)}`, in the backward pass too: without "
-            f"`detach()` around the difference, `{text}` gets no gradient from it.",
+            message=f"`{ast.unparse(total)}` is `{ast.unparse(rest.node)}`, in the backward pass too: without "
+            f"`detach()` around the difference, `{ast.unparse(live.node)}` gets no gradient from it.",
             node=total,
             fix=Fix((edit,), safe=False, description="Detach the difference"),
         )
