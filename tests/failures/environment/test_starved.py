@@ -1,6 +1,13 @@
-"""ENV001: training that waits for data; a note, so scripts have no marks."""
+"""ENV001: training that waits for data; a note, so scripts have no marks.
+
+A clock that counts only the seconds asleep replaces the real one: a busy machine changes nothing.
+"""
+
+import time
 
 import pytest
+
+CLOCK = "trueloop.tracing.hooks.loaders.perf_counter"
 
 HEAD = """
 import time
@@ -39,10 +46,6 @@ def collate(rows):
 loader = DataLoader(torch.randn(160, 6), 8, collate_fn=collate)  # here
 fit(loader)
 """,
-    "too few workers": """
-loader = DataLoader(Files(0.012), 8, num_workers=1)  # here
-fit(loader)
-""",
     "in a class": """
 class Run:
     def __init__(self):
@@ -67,13 +70,38 @@ with torch.no_grad():
 }
 
 
+TOO_FEW_WORKERS = """
+loader = DataLoader(Files(0.02), 8, num_workers=1)  # here
+fit(loader)
+"""
+
+
+@pytest.fixture
+def asleep(monkeypatch):
+    """Let the time pass in calls of ``time.sleep`` only."""
+    seconds = [0.0]
+    monkeypatch.setattr(time, "sleep", lambda duration: seconds.append(seconds.pop() + duration))
+    monkeypatch.setattr(CLOCK, lambda: seconds[0])
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+@pytest.mark.usefixtures("asleep")
 def test_run_reports_faulty_scripts(run, script):
+    check_reported(run, script)
+
+
+def test_run_reports_too_few_workers(run):
+    """Workers sleep in processes of their own, so the real clock is needed; an update takes a tenth of their time."""
+    check_reported(run, TOO_FEW_WORKERS)
+
+
+def check_reported(run, script):
     ran = run(HEAD + script)
     line = next(n for n, text in enumerate(ran.path.read_text().splitlines(), 1) if text.endswith("# here"))
     assert [(found.code, found.location.line) for found in ran.findings] == [("ENV001", line)]
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+@pytest.mark.usefixtures("asleep")
 def test_run_accepts_correct_scripts(run, script):
     assert not [found for found in run(HEAD + script).findings if found.code == "ENV001"]

@@ -89,7 +89,7 @@ class Slow(Dataset):
         return 96
 
     def __getitem__(self, index):
-        time.sleep(0.007)  # reading and decoding a file
+        time.sleep(0.02)  # reading and decoding a file
         return torch.randn(6)
 
 

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import LossGraphRead, MeasuredLoss, WatchEnded
 
 if TYPE_CHECKING:
@@ -145,6 +146,14 @@ def _single_value(loss: MeasuredLoss) -> str:
     return ""
 
 
+SIGMOID_OF_MASKS = """
+def criterion(outputs, targets):
+    masks = 255.0 * nn.functional.one_hot(targets, outputs.shape[1])  # 0 or 255, as in an image file
+    return nn.functional.mse_loss(torch.sigmoid(outputs), masks)
+
+
+""".lstrip()
+
 BAD = """
 import torch
 from torch import nn
@@ -170,4 +179,5 @@ FAILURE = Failure(
     good=changed(BAD, {", nn.Sigmoid())": ")", "y = 20 + 5 * x[:, :1]": "y = 5 * x[:, :1]"}),
     fix="Remove the last activation, or scale the targets to its range.",
     detector=Detector,
+    inject=replacement_injector(Piece.CRITERION, "criterion = nn.CrossEntropyLoss()", SIGMOID_OF_MASKS),
 )

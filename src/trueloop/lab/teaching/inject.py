@@ -35,7 +35,7 @@ class Injectable:
 AT_END = "The sanitizer reports it at the end of the run."
 LATE: Mapping[str, tuple[int, str]] = {
     "GRD005": (5, AT_END),
-    **dict.fromkeys(("LRN001", "LRN003", "LRN004", "LRN005", "LRN006", "LRN007"), (0, AT_END)),
+    **dict.fromkeys(("LRN001", "LRN002", "LRN003", "LRN004", "LRN005", "LRN006", "LRN007"), (0, AT_END)),
     "LOS009": (0, "The sanitizer reports it after 2,048 updates."),
     "SCH002": (20, "It shows where the schedule ends, before the run does."),
     "SCH003": (20, "It shows after as many updates as the run has epochs."),
