@@ -46,7 +46,7 @@ def user_modules() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")  # may be anything
-        if isinstance(file, str) and file.endswith(".py") and is_user_file(file):
+        if isinstance(file, str) and is_user_file(file) and file.endswith(".py"):
             found[name] = file
     return found
 

@@ -35,7 +35,7 @@ class _UserFiles(dict[str, bool]):
     """File name -> whether it is a user file. A cache keyed by code objects would hash them in full at each look-up."""
 
     def __missing__(self, name: str) -> bool:
-        result = self[name] = is_user_file(name)
+        result = self[name] = not name.startswith(_LIBRARIES) and _INSTALLED.search(name) is None
         return result
 
 
@@ -93,7 +93,7 @@ def is_user_code(code: CodeType) -> bool:
 
 def is_user_file(name: str) -> bool:
     """Return True for a file, or pseudo file, that belongs to neither a library nor trueloop."""
-    return not name.startswith(_LIBRARIES) and _INSTALLED.search(name) is None
+    return _is_user_file[name]
 
 
 def is_trueloop_code(code: CodeType) -> bool:

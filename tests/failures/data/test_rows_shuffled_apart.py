@@ -24,6 +24,11 @@ def step(inputs, labels):
 """
 
 FAULTY = {
+    "only the inputs, joined column by column": """
+X, S, y = torch.randn(100, 4), torch.randn(100, 2), torch.randint(2, (100,))
+order = torch.randperm(100)  # <- DAT015
+loss = F.cross_entropy(model(torch.cat([X[order], S[order]], dim=1)), y)
+""",
     "only the inputs": """
 perm = torch.randperm(len(X))
 X = X[perm]  # drawn above
@@ -159,6 +164,14 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "domain labels for two batches in one order": """
+source, target, labels = torch.randn(500, 8), torch.randn(500, 8), torch.randint(2, (500,))
+for rows in torch.randperm(500).split(50):
+    own, other = features(source[rows]), features(target[rows])
+    loss = F.cross_entropy(classify(own), labels[rows])
+    domains = discriminate(torch.cat([own, other]))
+    loss = loss + F.cross_entropy(domains, torch.cat([torch.zeros(50), torch.ones(50)]).long())
+""",
     "a number of labels in a second split": """
 from sklearn.model_selection import train_test_split
 def main(args):

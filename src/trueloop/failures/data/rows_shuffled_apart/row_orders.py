@@ -374,6 +374,8 @@ class Scope:
         found = _mixed(parts)
         if not found.roots and (method is None or isinstance(method.value, ast.Name | ast.Call)):
             found = Rows(frozenset((f"{name}:{node.lineno}:{node.col_offset}",)))  # new data
+        if found.order and _joins_blocks(node, name):
+            return Rows(found.roots, None)  # block after block, each in this order
         numbers = [each.numbers for each in parts if each.numbers != ()]
         if numbers:
             kept = () if name not in _KEEPS_NUMBERS | _INVERTING else numbers[0] if name in _KEEPS_NUMBERS else None
@@ -533,6 +535,15 @@ def _is_reduction(call: ast.Call, owner: Rows) -> bool:
     is_function = not owner.roots or dotted_name(getattr(call.func, "value", None)) in ("torch", "np", "numpy")
     axes = [*call.args[is_function:], *(each.value for each in call.keywords if each.arg in ("dim", "axis"))]
     return not axes or getattr(axes[0], "value", None) == 0
+
+
+def _joins_blocks(call: ast.Call, name: str) -> bool:
+    """Return True for ``torch.cat([x, y])``, whose rows are those of ``x`` followed by those of ``y``."""
+    if name not in ("cat", "concat", "concatenate", "vstack") or not call.args:
+        return False
+    axes = [*call.args[1:], *(each.value for each in call.keywords if each.arg in ("dim", "axis"))]
+    is_several = isinstance(call.args[0], ast.List | ast.Tuple) and len(call.args[0].elts) > 1
+    return is_several and all(getattr(each, "value", None) == 0 for each in axes)
 
 
 def _is_array(node: ast.expr) -> bool:
