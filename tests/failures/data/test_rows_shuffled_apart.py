@@ -164,6 +164,19 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "a categorical column that is replaced by the mean of its class": """
+rng, n = np.random.default_rng(0), 600
+city, price = rng.integers(0, 100, n), rng.random(n)
+means = {c: price[city == c].mean() for c in np.unique(city)}
+table = np.array([[means[c]] for c in city], dtype="float32")
+dataset = TensorDataset(torch.tensor(table), torch.tensor(price))
+""",
+    "an effect of each group": """
+group = torch.randint(0, 5, (600,))
+effects = torch.randn(5, 8)
+inputs = effects[group] + torch.randn(600, 8)
+dataset = TensorDataset(inputs, torch.randn(600))
+""",
     "domain labels for two batches in one order": """
 source, target, labels = torch.randn(500, 8), torch.randn(500, 8), torch.randint(2, (500,))
 for rows in torch.randperm(500).split(50):

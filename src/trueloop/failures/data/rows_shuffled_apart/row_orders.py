@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.batch_loops import is_label, is_loss_call
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -375,7 +376,7 @@ class Scope:
         if not found.roots and (method is None or isinstance(method.value, ast.Name | ast.Call)):
             found = Rows(frozenset((f"{name}:{node.lineno}:{node.col_offset}",)))  # new data
         if found.order and _joins_blocks(node, name):
-            return Rows(found.roots, None)  # block after block, each in this order
+            found = Rows(found.roots, None)  # block after block, each in this order
         numbers = [each.numbers for each in parts if each.numbers != ()]
         if numbers:
             kept = () if name not in _KEEPS_NUMBERS | _INVERTING else numbers[0] if name in _KEEPS_NUMBERS else None
@@ -393,12 +394,31 @@ class Scope:
             return _reordered(owner, (self._draw(node),))
         if (name in self.shuffling and len(arguments) == 1) or (name == "shuffle" and arguments):
             return _reordered(arguments[0], (self._draw(node),))
-        if name not in _DRAWING or _draws_one(node, name):
+        if name not in _DRAWING or _draws_one(node, name) or self._draws_codes(node, name):
             return None
         drawn = (self._draw(node),)
         if name == "permutation" and arguments and arguments[0].roots and _is_array(node.args[0]):
             return _reordered(arguments[0], drawn)
         return Rows(frozenset((f"{name}:{node.lineno}:{node.col_offset}",)), (), drawn)
+
+    def _draws_codes(self, node: ast.Call, name: str) -> bool:
+        """Return True for more numbers than there are values, ``rng.integers(5, size=600)``: a categorical column."""
+        if name not in ("randint", "integers"):
+            return False
+        options = {each.arg: each.value for each in node.keywords}
+        has_size = len(node.args) > 2 or (len(node.args) == 2 and isinstance(node.args[1], ast.Tuple | ast.List))
+        size = options.get("size") or (node.args[-1] if has_size else None)
+        bounds = node.args[:-1] if has_size else node.args
+        high = options.get("high") or (bounds[-1] if bounds else None)
+        count = size.elts[0] if isinstance(size, ast.Tuple | ast.List) and size.elts else size
+        values, drawn = self._number(high), self._number(count)
+        return values is not None and drawn is not None and values < drawn
+
+    def _number(self, node: ast.expr | None) -> int | None:
+        """Return the value of a number, or of a variable that is set to one; None if it is not known."""
+        found = assigned_value(self.source, node, node.id) if isinstance(node, ast.Name) else node
+        number = getattr(found, "value", None)
+        return number if isinstance(number, int) else None
 
     def _items(self, node: ast.expr) -> Rows:
         """Return the rows of the items of an iterable."""
