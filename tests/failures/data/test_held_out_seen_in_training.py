@@ -648,7 +648,33 @@ y = x.sum(1, keepdim=True)
 data = TensorDataset(x, y)
 """
 
+IN_EPOCHS = """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(5):
+    train_set, val_set = random_split(data, [64, 32])%s
+    model.train()
+    for a, b in DataLoader(train_set, 50, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(model(a), b) for a, b in DataLoader(val_set, 50)))
+"""
 LOADERS_IN_THE_SOURCE = {
+    "split in each epoch": IN_EPOCHS % "  # <- DAT001",
+    "split in each epoch by scikit-learn": """
+from sklearn.model_selection import train_test_split
+def run(model, x, y, epochs):
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(epochs):
+        x_train, x_val, y_train, y_val = train_test_split(x, y, test_size=0.2)  # <- DAT001
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x_train), y_train).backward()
+        optimizer.step()
+        with torch.no_grad():
+            print((model(x_val).argmax(1) == y_val).float().mean())
+""",
     "the validation loader gets the training set": """
 train_set, val_set = random_split(data, [64, 32])
 train_loader = DataLoader(train_set, batch_size=16, shuffle=True)
@@ -691,6 +717,25 @@ for epoch in range(2):
 }
 
 LOADERS_IN_THE_SOURCE_FINE = {
+    "one split, drawn again in each epoch": IN_EPOCHS.replace(
+        "32])%s", "32], generator=torch.Generator().manual_seed(0))"
+    ),
+    "a new model for each split": """
+for trial in range(5):
+    train_set, val_set = random_split(data, [300, 100])
+    net = nn.Linear(10, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for a, b in DataLoader(train_set, 50, shuffle=True):
+        opt.zero_grad()
+        nn.functional.cross_entropy(net(a), b).backward()
+        opt.step()
+    with torch.no_grad():
+        print(sum((net(a).argmax(1) == b).sum() for a, b in DataLoader(val_set, 50)))
+""",
+    "new data in each iteration": IN_EPOCHS.replace("%s", "").replace(
+        "    train_set", "    data = load(epoch)\n    train_set"
+    ),
+    "a part that is only set aside": IN_EPOCHS.replace("%s", "").replace("val_set", "rest"),
     "a graph whose loaders get node numbers": """
 import dgl
 from dgl.dataloading import DataLoader as NodeLoader, NeighborSampler

@@ -21,6 +21,10 @@ def train(loader):
         optimizer.step()
 """
 FAULTY = {
+    "the result of a sigmoid with 0": """
+p = torch.sigmoid(model(x)).squeeze(1)
+print(((p > 0) == y).float().mean())  # <- EVL017
+""",
     "in an evaluation": """
 def evaluate(model, loader):
     model.eval()
@@ -114,6 +118,9 @@ def accuracy(logits, labels):
 """,
     "a threshold of logits": """
 print(((model(x) > 1.5) == y).float().mean(), ((model(x) > -0.4) == y).float().mean())
+""",
+    "a sigmoid that is scaled": """
+print((2 * torch.sigmoid(model(x)) - 1 > 0).float().mean(), (torch.tanh(model(x)) > 0).float().mean())
 """,
     "a threshold of zero": """
 print(((model(x) > 0) == y).float().mean())

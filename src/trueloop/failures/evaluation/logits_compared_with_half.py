@@ -25,7 +25,8 @@ How it is detected
     form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
     without a sigmoid in between, or a variable called logits is compared with a constant between 0 and 1, such as
     0.5, or a setting with such a value, or rounded to a class. It reports the same for the largest output of a sample
-    if the model is trained with a cross-entropy: ``conf, label = model(x).max(1)`` and ``conf > 0.9``.
+    if the model is trained with a cross-entropy: ``conf, label = model(x).max(1)`` and ``conf > 0.9``. And it reports
+    ``sigmoid(...) > 0``, which is True for every sample.
 
 References
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
@@ -56,7 +57,8 @@ _MAX_DEPTH: Final = 5
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each comparison of a logit with a threshold for probabilities."""
+    """Yield each comparison of a logit with a threshold for probabilities, or of a probability with 0."""
+    yield from _always_true(source)
     used = {last_name(each.func) for each in source.all_calls}
     if not used.isdisjoint(_CLASS_LOSSES) and not _applies_sigmoid(source):
         yield from _confidences(source)
@@ -88,6 +90,28 @@ def _confidences(source: SourceFile) -> Iterator[Hit]:
                 node=node,
                 related=((scores, "the raw outputs"),),
             )
+
+
+def _always_true(source: SourceFile) -> Iterator[Hit]:
+    """Yield each comparison of the result of a sigmoid with 0."""
+    for node in source.nodes_of(ast.Compare):
+        match node:
+            case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[ast.Constant(value=0 | 0.0)]):
+                values = _assigned_before(function_of(source, node), dotted_name(left), node) or [left]
+            case _:
+                continue
+        if all(_is_sigmoid(without_conversions(each)) for each in values):
+            yield Hit(
+                message=f"`{ast.unparse(node)}` is True for every sample: a sigmoid gives numbers between 0 and 1.",
+                node=node,
+                fix=Fix((source.text.replace(node.comparators[0], "0.5"),), safe=False, description="Compare with 0.5"),
+            )
+
+
+def _is_sigmoid(node: ast.expr) -> bool:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SHAPING:
+        node = without_conversions(node.func.value)
+    return isinstance(node, ast.Call) and last_name(node.func) in ("sigmoid", "expit")
 
 
 def _scores_of_largest(source: SourceFile, node: ast.expr) -> ast.expr | None:
@@ -225,7 +249,7 @@ def _with_sigmoid(source: SourceFile, compared: ast.expr) -> Fix:
 
 
 _LOSS_WORDS: Final = "BCEWithLogitsLoss|binary_cross_entropy_with_logits|CrossEntropyLoss|cross_entropy"
-RULE = Rule(required_words=(_LOSS_WORDS, "0.|round", "BCEWith|_with_logits|max("), find=find)
+RULE = Rule(required_words=(_LOSS_WORDS, "0.|round|> 0|>= 0", "BCEWith|_with_logits|max("), find=find)
 
 BAD = """
 import torch
@@ -252,6 +276,6 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"predicted = model(x) > 0.5": "predicted = torch.sigmoid(model(x)) > 0.5"}),
-    fix="Apply torch.sigmoid before the comparison with 0.5, or compare the logits with 0.",
+    fix="Compare the sigmoid of the logits with 0.5, or the logits with 0.",
     rule=RULE,
 )

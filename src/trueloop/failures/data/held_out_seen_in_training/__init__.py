@@ -44,13 +44,14 @@ How it is detected
     Datasets that read files are compared by index only. A program that evaluates on a mixture of seen and unseen
     samples on purpose is reported too, so this is a warning.
 
-    The linter reports seven cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
+    The linter reports these cases. (1) A loader with the name of a held-out loader reads a dataset with the name of
     training data. (2) A training loader reads all samples, or ``part.dataset``, while another loader reads a part that
     ``random_split`` put aside. (3) Data is split at random twice, and one part of each split is used.
     (4) A score that is called validation or test score, by its variable or, if nothing reads the held-out loader, by a
     text or function, is computed over the training loader. (5) All folds of a cross-validation train one model, which
     the loop neither creates nor restores. (6) A score that is called held out is computed from training data only, such
-    as ``out[train_mask]``, and nothing reads the held-out mask, indices or array.
+    as ``out[train_mask]``, and nothing reads the held-out mask, indices or array. (7) The data is split at random again
+    in every epoch, while the model stays the same.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html

@@ -1,4 +1,4 @@
-"""Finds a model that is trained on in each fold of a cross-validation, in the source."""
+"""Finds a model that is trained on in each fold of a cross-validation, or with a new split in each epoch."""
 
 import ast
 import re
@@ -7,19 +7,23 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.held_out_names import is_held_out
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import dotted_name, nodes_in
 
 _FOLDS: Final = re.compile(
     r"K?Fold(?!er)|ShuffleSplit|LeaveOneOut|LeaveOneGroupOut|(?<![a-z])(s?kf|skfold|cv)(?![a-z])"
 )
 _IN_ORDER: Final = re.compile(r"TimeSeries|[Pp]urged|[Rr]olling|[Ww]alk_?[Ff]orward")
+_SEED: Final = re.compile(r"seed\w*\(|set_rng_state")
 _RESET: Final = re.compile(r"deepcopy|load_state|load_weights|restore|reset|init|\.apply\(")
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each model that all folds train, at its creation."""
+    """Yield each loop whose folds or splits train one model."""
+    yield from _splits_in_epochs(source)
     for loop in source.nodes_of(ast.For):
         if _iterates_folds(source, loop):
             step = _shared_step(source, loop)
@@ -31,6 +35,44 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=loop,
                     related=((created.node, "created once, before the folds"), (step.node, "trained here")),
                 )
+
+
+def _splits_in_epochs(source: SourceFile) -> Iterator[Hit]:
+    """Yield each random split within a loop that goes on to train the same model."""
+    for statement in source.nodes_of(ast.Assign):
+        match statement:
+            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Call() as call) if last_name(call.func) in (
+                "random_split",
+                "train_test_split",
+            ):
+                pass
+            case _:
+                continue
+        loop = next((each for each in enclosing_nodes(source, statement) if isinstance(each, ast.For)), None)
+        is_fixed = any(each.arg in ("generator", "random_state") for each in call.keywords)
+        held_out = [each for each in parts if is_held_out(each)]
+        if loop is None or is_fixed or not held_out or not _reads(loop, held_out[0]) or _sets(loop, call.args):
+            continue
+        step = None if _SEED.search(ast.unparse(loop)) else _shared_step(source, loop)
+        if step is not None:
+            yield Hit(
+                message="The data is split at random again in every iteration of this loop, which trains one model: "
+                f"it has been trained on most samples of `{ast.unparse(held_out[0])}` before. Split before the loop.",
+                node=call,
+                related=((step.node, "trained here"),),
+            )
+
+
+def _sets(loop: ast.For, data: list[ast.expr]) -> bool:
+    """Return True if each iteration of a loop has data of its own."""
+    used = {each.id for array in data for each in nodes_in(array, ast.Name)}
+    return any(each.id in used and isinstance(each.ctx, ast.Store) for each in nodes_in(loop, ast.Name))
+
+
+def _reads(loop: ast.For, part: ast.expr) -> bool:
+    """Return True if a loop reads a part of a split."""
+    names = [each for each in nodes_in(loop, ast.Name, ast.Attribute) if dotted_name(each) == dotted_name(part)]
+    return any(isinstance(each.ctx, ast.Load) for each in names)
 
 
 def _iterates_folds(source: SourceFile, loop: ast.For) -> bool:
