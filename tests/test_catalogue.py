@@ -111,6 +111,7 @@ UNFIXED = {
     "LOS051",
     "LOS052",
     "LOS053",
+    "LOS059",
     "MDL008",
     "MDL012",
     "MDL017",

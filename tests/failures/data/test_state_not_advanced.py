@@ -4,6 +4,23 @@ import pytest
 
 HEAD = "import torch\n"
 FAULTY = {
+    "reset before the episodes only": """
+state = env.reset()
+for episode in range(100):  # <- DAT041
+    done = False
+    while not done:
+        action = act(torch.as_tensor(state))
+        state, reward, done, info = env.step(action)
+""",
+    "reset once, episodes that break": """
+def run(env, policy, episodes):
+    obs, info = env.reset(seed=0)
+    for _ in range(episodes):  # <- DAT041
+        for t in range(500):
+            obs, reward, terminated, truncated, info = env.step(policy(torch.tensor(obs)))
+            if terminated or truncated:
+                break
+""",
     "a class, a limit of steps": """
 class Agent:
     def train(self, episodes):
@@ -76,6 +93,36 @@ def collect(env, policy, self):
 """,
 }
 CORRECT = {
+    "reset at the end of each episode": """
+state = env.reset()
+for episode in range(100):
+    done = False
+    while not done:
+        state, reward, done, info = env.step(act(torch.as_tensor(state)))
+    state = env.reset()
+""",
+    "reset by another function": """
+state = env.reset()
+for episode in range(100):
+    state, done = begin(env), False
+    while not done:
+        state, reward, done, info = env.step(act(torch.as_tensor(state)))
+""",
+    "steps in windows, reset when done": """
+state = env.reset()
+for update in range(100):
+    for t in range(64):
+        state, reward, done, info = env.step(act(torch.as_tensor(state)))
+        if done:
+            state = env.reset()
+""",
+    "an environment that starts again by itself": """
+envs = SyncVectorEnv(makers)
+obs, _ = envs.reset()
+for update in range(100):
+    for t in range(64):
+        obs, reward, done, truncated, info = envs.step(act(torch.as_tensor(obs)))
+""",
     "both states": """
 def collect(env, memory):
     state = env.reset()

@@ -20,7 +20,29 @@ def train(model, optimizer):
         nn.functional.cross_entropy(model(a), b).backward()
         optimizer.step()
 """
+FIT = """
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a), b).backward()
+        optimizer.step()
+"""
+MADE = """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def init_weights(m):
+    if isinstance(m, nn.Linear):
+        nn.init.xavier_uniform_(m.weight)
+"""
 FAULTY = {
+    "initialised in the loop": MADE + "for epoch in range(3):\n    model.apply(init_weights)  # <- OPT012" + FIT,
+    "each layer initialised": MADE
+    + """
+for i in range(epochs):
+    for layer in model.modules():  # <- OPT012
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+"""
+    + FIT,
     "in the loop": """
 for epoch in range(3):
     model = Net()  # <- OPT012
@@ -69,6 +91,26 @@ for epoch in range(3):
 """,
 }
 CORRECT = {
+    "initialised before the loop": MADE + "model.apply(init_weights)\nfor epoch in range(3):" + FIT,
+    "initialised for each fold": MADE
+    + """
+for fold in range(5):
+    model.apply(init_weights)
+    for epoch in range(3):
+        for a, b in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(a), b).backward()
+            optimizer.step()
+""",
+    "initialised in the first epoch": MADE
+    + "for epoch in range(3):\n    if epoch == 0:\n        model.apply(init_weights)"
+    + FIT,
+    "another function is applied": MADE
+    + "def freeze(m):\n    m.requires_grad_(True)\nfor epoch in range(3):\n    model.apply(freeze)"
+    + FIT,
+    "a probe that is initialised": MADE
+    + "probe = nn.Linear(6, 2)\nfor epoch in range(3):\n    probe.apply(init_weights)"
+    + FIT,
     "seeds": """
 for seed in range(3):
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The loop over an episode never takes over the next state, or stores one state as both states of a transition.
+"""The loop over an episode never takes over the next state, stores one state as both of a transition, or is not reset.
 
 What you see
     The agent does not learn, or only what to do first. All log-probabilities of an episode are nearly equal. Or a
@@ -8,6 +8,7 @@ Why it happens
     ``env.step(action)`` returns the next state under a name of its own. Without ``state = next_state`` the variable
     that the policy reads keeps the result of ``env.reset()``. And after ``state, reward, done = env.step(action)`` the
     state before the step is lost: ``memory.append((state, action, reward, state))`` contains the next one twice.
+    Without ``env.reset()`` in each episode, all episodes after the first one end at once, or go on where it ended.
 
 Fix
     Take over the next state at the end of each step.
@@ -20,11 +21,13 @@ When this is fine
     - ``env.step`` assigns to the variable that the policy reads.
     - The policy reads the state from the environment itself.
     - The transition is the last one of its episode, so that its next state is not used.
+    - The environment starts again by itself, as a vector environment does.
 
 How it is detected
     Only the linter finds it: a loop calls ``env.step``, reads a variable that was assigned from ``env.reset()`` before
     the loop, and never changes it. Or a call or tuple in the loop contains the action and the reward of ``env.step``
-    and twice the same state.
+    and twice the same state. Or a loop over episodes contains a loop with ``env.step`` that ends when the
+    episode is done, and ``env.reset()`` is called before both only.
 
 References
     Gymnasium, "Basic Usage", https://gymnasium.farama.org/introduction/basic_usage/
@@ -67,6 +70,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if loop is None:
             continue
         yield from _equal_states(source, loop, step)
+        yield from _never_reset(source, loop, step)
         for state in _reset_states(function_of(source, step), dotted_name(env)):
             if state != following and _is_only_read(loop, state):
                 yield Hit(
@@ -75,6 +79,34 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=step,
                     fix=_fix(source, loop, state, following),
                 )
+
+
+def _never_reset(source: SourceFile, loop: ast.For | ast.While, step: ast.Assign) -> Iterator[Hit]:
+    """Yield the loop over episodes around the loop of an episode, if it never resets the environment."""
+    env: Any = step.value.func.value  # type: ignore[attr-defined]
+    tests = [each.test for each in nodes_in(loop, ast.If) if any(isinstance(part, ast.Break) for part in each.body)]
+    tests += [loop.test] if isinstance(loop, ast.While) else []
+    ends = {each.id for test in tests for each in nodes_in(test, ast.Name)}
+    results = {each.id for each in nodes_in(step.targets[0], ast.Name)}
+    episodes = _innermost_loop(source, loop)
+    if not ends & results or not isinstance(episodes, ast.For) or not isinstance(env, ast.Name):
+        return
+    inside = nodes_in(episodes, ast.Name)
+    is_new = any(each.id == env.id and isinstance(each.ctx, ast.Store) for each in inside)
+    is_given = any(  # play(env) may reset it
+        env.id in [last_name(given) for given in (*call.args, *(key.value for key in call.keywords))]
+        for call in nodes_in(episodes, ast.Call)
+    )
+    resets = [each for each in source.all_calls if last_name(each.func) == "reset"]
+    if is_new or is_given or any(encloses(episodes, each) for each in resets):
+        return
+    if any(dotted_name(getattr(each.func, "value", None)) == env.id for each in resets):
+        yield Hit(
+            message=f"`{env.id}.reset()` is called before the episodes only: each episode after the first one starts "
+            "where the one before has ended.",
+            node=episodes,
+            related=((step, "the step of the environment"),),
+        )
 
 
 def _equal_states(source: SourceFile, loop: ast.For | ast.While, step: ast.Assign) -> Iterator[Hit]:
@@ -242,7 +274,7 @@ print(sum(rewards))
 
 FAILURE = Failure(
     code="DAT041",
-    title="The next state is never taken over or stored",
+    title="The next state is never taken over, stored or reset",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(

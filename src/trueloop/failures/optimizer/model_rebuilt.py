@@ -1,4 +1,4 @@
-"""The model is built again at the start of every epoch, so each epoch starts from random weights.
+"""The model is built or initialised again in every epoch, so each epoch starts from random weights.
 
 What you see
     The loss falls within an epoch and is back at its first value at the start of the next one. More epochs do not help,
@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     The line that builds the model, and mostly the optimizer, is inside the loop over epochs. A new model has new random
-    weights, and nothing warns that the trained one is discarded.
+    weights, and nothing warns that the trained one is discarded. ``model.apply(init_weights)`` in the loop does the
+    same.
 
 Fix
     Build model and optimizer once, before the loop.
@@ -24,7 +25,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a loop over epochs, by the name of its variable or of the limit of
     its ``range``, builds a model with the same arguments in every iteration, and an inner loop over batches trains it.
-    No weights are loaded or copied in the loop, and the model is not stored in a list.
+    No weights are loaded or copied in the loop, and the model is not stored in a list. Or the body of such a loop
+    calls ``model.apply`` with a function that initialises layers, or ``reset_parameters()`` of all layers.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -41,15 +43,18 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_batch_loop
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.queries.unregistered_modules import has_weights
-from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import nodes_in
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
+_RESETS: Final = re.compile(r"reset_parameters\(|init\.\w+_\(|\.(normal|uniform|fill|zero)_\(")
+_EPOCH_LOOP: Final = re.compile(r"for \w*epoch\w* in", re.IGNORECASE)
 _EPOCH: Final = re.compile(r"epoch|(^|_)ep($|_)", re.IGNORECASE)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each model that every iteration of a loop over epochs builds and trains."""
+    """Yield each model that every iteration of a loop over epochs builds, or initialises, and trains."""
+    yield from _initialised_again(source)
     seen = set[int]()
     for creation in source.ops(OpKind.CREATE):
         model, loop = creation.subject, creation.loops[-1] if creation.loops else None
@@ -65,6 +70,41 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=creation.node,
                 fix=move_out_of_loop_fix(source, creation, loop, "Build the model once, before the loop"),
             )
+
+
+def _initialised_again(source: SourceFile) -> Iterator[Hit]:
+    """Yield each statement in a loop over epochs that gives all layers of the trained model new weights."""
+    for node in source.nodes_of(ast.For):
+        loop = Loop(node, None)
+        if not _is_over_epochs(loop) or _EPOCH_LOOP.search(ast.unparse(node).partition("\n")[2]):
+            continue
+        for statement in node.body:
+            model = _initialised_model(source, statement)
+            calls = [each for each in nodes_in(node, ast.Call) if model and dotted_name(each.func) == model]
+            steps = [each for each in nodes_in(node, ast.Call) if last_name(each.func) == "step"]
+            is_built = any(dotted_name(part) == model for part in nodes_in(node, ast.Name) if _is_stored(part))
+            if calls and steps and not is_built:
+                yield Hit(
+                    message=f"Every iteration of the loop over epochs initialises `{model}` again: the weights of the "
+                    "previous epoch are discarded.",
+                    node=statement,
+                )
+
+
+def _initialised_model(source: SourceFile, statement: ast.stmt) -> str:
+    """Return the model whose layers all get new weights: ``model.apply(init)``; "" for other statements."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="apply", value=model), args=[ast.Name(id=name)])):
+            functions = [each for each in source.nodes_of(ast.FunctionDef) if each.name == name]
+            return dotted_name(model) if any(_RESETS.search(ast.unparse(each)) for each in functions) else ""
+        case ast.For(iter=ast.Call(func=ast.Attribute(attr="children" | "modules", value=model))):
+            return dotted_name(model) if "reset_parameters" in ast.unparse(statement) else ""
+        case _:
+            return ""
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _is_over_epochs(loop: Loop) -> bool:
@@ -122,7 +162,7 @@ for epoch in range(5):
 
 FAILURE = Failure(
     code="OPT012",
-    title="The model is built again in every epoch",
+    title="The model is built or initialised again in every epoch",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(
