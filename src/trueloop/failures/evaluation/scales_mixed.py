@@ -1,0 +1,154 @@
+"""Predictions are converted back to the original scale, and the targets that they are compared with are not.
+
+What you see
+    The error is huge although the training loss is small, or the R2 is far below 0. Or it is suspiciously small: an
+    RMSE of 0.1 for prices of several hundred thousand.
+
+Why it happens
+    The targets were standardised for the training. ``scaler.inverse_transform`` gives the predictions in euros, while
+    the targets of the test set still have mean 0 and deviation 1, or the other way round. Both are arrays of numbers of
+    the same shape, so subtracting them raises no error.
+
+Fix
+    Convert both, or neither.
+
+        predicted = scaler.inverse_transform(model(x_test).numpy())
+        actual = scaler.inverse_transform(y_test_scaled)
+        rmse = np.sqrt(np.mean((predicted - actual) ** 2))
+
+When this is fine
+    - The targets were kept in their original scale.
+    - Two scalers were used, one for the inputs and one for the targets.
+
+How it is detected
+    Only the linter finds it: a difference, a loss or a metric gets one value from ``inverse_transform`` of a scaler and
+    one from ``transform`` or ``fit_transform`` of the same scaler, which nothing has converted back. By hand, it
+    compares ``p * std + mean`` with ``(y - mean) / std``. Values are followed through variables and conversions.
+
+References
+    sklearn.preprocessing.StandardScaler,
+    https://scikit-learn.org/stable/modules/generated/sklearn.preprocessing.StandardScaler.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.batch_loops import without_conversions
+from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_ORIGINAL, _SCALED = "original", "scaled"
+_CONVERSIONS: Final = frozenset((
+    "tensor", "from_numpy", "as_tensor", "array", "asarray", "FloatTensor", "Tensor", "squeeze", "ravel", "float32",
+    "concatenate", "cat", "vstack",
+))  # fmt: skip
+_METHODS: Final = frozenset((
+    "reshape", "view", "flatten", "ravel", "squeeze", "unsqueeze", "astype", "float", "numpy", "copy", "clone", "T",
+))  # fmt: skip
+_METRIC: Final = re.compile(r"error|loss|_score|rmse|^mae$|^mse$|^mape$|crit|metric", re.IGNORECASE)
+_MAX_DEPTH: Final = 8
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each comparison of a value in its original scale with a scaled one."""
+    for node in source.nodes_of(ast.BinOp, ast.Call):
+        match node:
+            case ast.BinOp(left=first, op=ast.Sub(), right=second):
+                pass
+            case ast.Call(func=func, args=[first, second, *_]) if _METRIC.search(last_name(func)):
+                pass
+            case _:
+                continue
+        own, other = _scale(source, first), _scale(source, second)
+        if own is None or other is None or own == other or own[1] != other[1]:
+            continue
+        back, rest = (first, second) if own[0] == _ORIGINAL else (second, first)
+        yield Hit(
+            message=f"`{ast.unparse(back)}` is in the original scale, but `{ast.unparse(rest)}` is still scaled: their "
+            "difference says nothing.",
+            node=node,
+        )
+
+
+def _scale(source: SourceFile, node: ast.expr, depth: int = 0) -> tuple[str, str] | None:
+    """Return the scale of a value and what was scaled or converted back by it; None if it is not known."""
+    node = _unwrapped(node)
+    match node:
+        case ast.Call(func=ast.Attribute(value=scaler, attr="inverse_transform")):
+            return _ORIGINAL, ast.unparse(scaler)
+        case ast.Call(func=ast.Attribute(value=scaler, attr="transform" | "fit_transform"), args=[_, *_]):
+            return _SCALED, ast.unparse(scaler)
+        case ast.BinOp(left=ast.BinOp(op=ast.Mult(), right=factor), op=ast.Add(), right=offset):
+            return _ORIGINAL, f"{ast.unparse(offset)}, {ast.unparse(factor)}"
+        case ast.BinOp(left=ast.BinOp(op=ast.Sub(), right=offset), op=ast.Div(), right=factor):
+            return _SCALED, f"{ast.unparse(offset)}, {ast.unparse(factor)}"
+        case ast.Name() | ast.Attribute():
+            found = (
+                {_scale(source, each, depth + 1) for each in possible_values(source, node)}
+                if depth < _MAX_DEPTH
+                else ()
+            )
+            return next(iter(found)) if len(found) == 1 else None
+        case _:
+            return None
+
+
+def _unwrapped(node: ast.expr) -> ast.expr:
+    """Return the array in ``torch.tensor(x[:, 0]).reshape(-1)``."""
+    while True:
+        inner = without_conversions(node)
+        match inner:
+            case ast.Call(func=func, args=[first, *_]) if last_name(func) in _CONVERSIONS:
+                inner = first
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _METHODS:
+                inner = value
+            case ast.Subscript(value=value):
+                inner = value
+            case _:
+                pass
+        if inner is node:
+            return node
+        node = inner
+
+
+RULE: Final = Rule(
+    required_words=("inverse_transform|* std|*std|* scale|_std|* sigma", "transform(|/ ", "torch"), find=find
+)
+
+BAD = """
+import numpy as np
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(300, 4)).astype("float32")
+price = (200_000 + 40_000 * x[:, :1] + 5_000 * rng.normal(size=(300, 1))).astype("float32")
+scaler = StandardScaler()
+y_train = scaler.fit_transform(price[:240])
+y_test = scaler.transform(price[240:])
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+inputs, targets = torch.tensor(x[:240]), torch.tensor(y_train)
+for step in range(60):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+with torch.no_grad():
+    predicted = scaler.inverse_transform(model(torch.tensor(x[240:])).numpy())
+print("RMSE", np.sqrt(np.mean((predicted - y_test) ** 2)))
+"""
+
+FAILURE = Failure(
+    code="EVL028",
+    title="Predictions and targets are on different scales",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"predicted - y_test)": "predicted - price[240:])"}),
+    fix="Convert both back to the original scale, or neither.",
+    rule=RULE,
+)
