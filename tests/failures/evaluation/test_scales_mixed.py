@@ -41,7 +41,8 @@ with torch.no_grad():
 """,
     "flattened, in one line": """
 truth = scaler.transform(y_test).flatten()
-print(np.sqrt(((scaler.inverse_transform(model(torch.tensor(x[80:])).detach()).ravel() - truth) ** 2).mean()))  # <- EVL028
+out = model(torch.tensor(x[80:])).detach()
+print(((scaler.inverse_transform(out).ravel() - truth) ** 2).mean())  # <- EVL028
 """,
 }
 
