@@ -905,8 +905,8 @@ class AverageKept(Event):
     name: str
     """The variable or attribute: "ema.module"."""
     what: str
-    """"found", "unrelated" if it began from other weights, "not restored" after an evaluation with it, or "unused" at
-    the end of the program."""
+    """"found", "unrelated" if it began from other weights, "not restored" after an evaluation with it, and at the end
+    of the program "unused", or "used" if only evaluations call it."""
     share: float = 0.0
     """Share of the trained weights in each new average, if it is constant; 0 = it is not."""
     times: int = 0

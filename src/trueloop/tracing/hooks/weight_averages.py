@@ -37,6 +37,7 @@ COMPARED: Final = 48  # values of each matrix
 MATRICES: Final = 3
 MAX_RESIDUAL: Final = 0.02  # of the move of an average
 MIN_UPDATES_AFTER: Final = 12
+MAX_CALLS_SHARE: Final = 0.25  # of the updates; a teacher or target network is called in each one
 
 _Values = dict[str, Tensor]
 
@@ -63,7 +64,12 @@ class _Average:
     share: float
     found_at_update: int
     found_at: CodePosition | None
+    is_constant: bool = False
+    """Whether the share stays the same."""
     used: bool = False
+    called: int = 0
+    """Number of updates after which the averaged model was called."""
+    called_at: int = -1
     evaluated: int = 0
     """Number of calls of the trained model without a graph."""
     applied_at: int = -1
@@ -133,7 +139,9 @@ class WeightAverages(Hook):
             candidate.name, candidate.owner, weakref.ref(model), candidate.share, self._stream.update, user_location()
         )
         self._averages.append(average)
-        is_constant = abs(candidate.share - earlier_share) < 1e-3 * candidate.share  # not a warm-up
+        is_constant = average.is_constant = (
+            abs(candidate.share - earlier_share) < 1e-3 * candidate.share
+        )  # not a warm-up
         self._emit(average, "found", share=candidate.share if is_constant else 0.0)
         mixed = 1 - (1 - candidate.share) ** (SEARCHED_FROM[0] + 2)  # of the trained weights, since the first update
         begin = {name: each - mixed * trained[name] for name, each in candidate.values.items()}
@@ -159,7 +167,9 @@ class WeightAverages(Hook):
             if event.live_module is not average.model():
                 owner = average.owner and average.owner()
                 own = list(owner.modules())[:64] if isinstance(owner, nn.Module) else [owner]
-                average.used |= any(event.live_module is each for each in own)
+                if any(event.live_module is each for each in own):
+                    average.called += average.called_at != self._stream.update
+                    average.used, average.called_at = True, self._stream.update
             elif not event.has_graph and not event.recomputed:
                 average.evaluated += 1
                 if self._has_averaged_weights(average):
@@ -192,6 +202,9 @@ class WeightAverages(Hook):
             is_long = self._stream.update >= average.found_at_update + MIN_UPDATES_AFTER
             if not average.used and average.evaluated and is_long:
                 self._emit(average, "unused")
+            is_evaluated = average.evaluated or 0 < average.called <= MAX_CALLS_SHARE * self._stream.update
+            if average.used and is_evaluated and average.is_constant:
+                self._emit(average, "used", average.share)
 
     def _has_averaged_weights(self, average: _Average) -> bool:
         model, values = average.model(), self._values_of(average)

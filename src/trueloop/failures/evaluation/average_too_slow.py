@@ -1,0 +1,100 @@
+"""The moving average of the weights still consists mostly of the weights at the start.
+
+What you see
+    The EMA model scores as badly as an untrained one, or as the pretrained model before fine-tuning, while the trained
+    model is good. With many more epochs the average catches up.
+
+Why it happens
+    With a decay of 0.9999 each update contributes a ten-thousandth. That suits runs of a million updates: after 500
+    updates, 95 % of the average are still the random weights of the start. Nothing compares the decay with the length
+    of the run.
+
+Fix
+    Choose a decay for the length of the run, or let it grow from 0.
+
+        decay = 0.99                                             # averages about the latest 100 updates
+        decay = min(0.9999, (1 + update) / (10 + update))        # or a warm-up
+
+When this is fine
+    - The average is a teacher or target network, which shall change slowly.
+    - The run is only a test of the program.
+
+How it is detected
+    The sanitizer finds the average as OPT010 does. It reports one that a constant share of the trained weights moves,
+    of which half or more are the weights of the start after the last of at least 100 updates, and that is evaluated,
+    but not called in every update.
+
+References
+    torch.optim.swa_utils, https://docs.pytorch.org/docs/stable/optim.html
+    Morales-Brotons et al., 2024, "Exponential Moving Average of Weights in Deep Learning", arXiv:2411.18704
+"""
+
+from typing import Final
+
+from trueloop.core.findings import Evidence
+from trueloop.core.formatting import format_percent
+from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.tracing.averaging_lines import averaging_line
+from trueloop.tracing.events import AverageKept
+
+MIN_UPDATES: Final = 100
+MIN_REST: Final = 0.5  # of the weights at the start
+
+
+class Detector(BaseDetector):
+    """Computes how much of each average is left from the start."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def on_average_kept(self, event: AverageKept) -> Evidence | None:
+        """Return evidence of an evaluated average that consists mostly of the first weights."""
+        self._seen = True
+        rest = (1 - event.share) ** event.update
+        if event.what != "used" or event.update < MIN_UPDATES or rest < MIN_REST:
+            return None
+        return Evidence(
+            message=f"The average `{event.name}` takes {100 * event.share:.3g} % of the trained weights at each "
+            f"update: after {event.update} updates, {format_percent(rest)} of it are still the weights of the start.",
+            location=averaging_line(event),
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if the program keeps no average."""
+        return "" if self._seen else "no average of the trained weights was found"
+
+
+BAD = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(320, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+average = copy.deepcopy(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+decay = 0.9999
+for epoch in range(20):
+    for start in range(0, 280, 40):
+        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), model.parameters()):
+                slow.mul_(decay).add_(fast, alpha=1 - decay)
+    with torch.no_grad():
+        print(nn.functional.mse_loss(average(x[280:]), y[280:]).item())
+"""
+
+FAILURE = Failure(
+    code="EVL029",
+    title="The average of the weights is still that of the start",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {"decay = 0.9999": "decay = 0.9"}),
+    fix="Choose a smaller decay, such as 0.99, or let it grow with the number of updates.",
+    detector=Detector,
+)
