@@ -268,6 +268,25 @@ def attend(scores, scale):
 
 
 MULTIPLIED |= {
+    "a mask of zeros and ones is added": """
+class Attend(nn.Module):
+    def forward(self, scores, mask):
+        scores = scores + mask.unsqueeze(1).float()  # <- MDL006
+        return scores.softmax(-1)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = Attend()
+    def forward(self, tokens):
+        mask = tokens != 0
+        return self.attend(self.scores(tokens), mask)
+""",
+    "a triangle is added": """
+def attend(q, k):
+    scores = q @ k.transpose(-2, -1)
+    causal_mask = torch.tril(torch.ones(q.size(1), q.size(1)))
+    return F.softmax(scores + causal_mask, dim=-1)  # <- MDL006
+""",
     "filled with 0": """
 class AttentionPool(nn.Module):
     def forward(self, x, valid):
@@ -318,6 +337,17 @@ def attend(scores, valid):
 """,
 }
 NOT_MULTIPLIED |= {
+    "minus infinity is added": """
+def attend(scores, tokens):
+    mask = (tokens == 0).float() * -1e9
+    bias = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), float("-inf"))
+    pad_mask = torch.where(tokens == 0, float("-inf"), 0.0)
+    return F.softmax(scores + mask, dim=-1), F.softmax(scores + bias + pad_mask, dim=-1)
+""",
+    "an unknown mask is added": """
+def attend(scores, attn_mask):
+    return F.softmax(scores + attn_mask, dim=-1)
+""",
     "filled with a large negative number": """
 def attend(scores, mask):
     scores = scores.masked_fill(mask, -1e9)

@@ -30,9 +30,10 @@ How it is detected
     Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token or with the
     lengths, or a tokenizer's mask is passed to PyTorch's attention with the wrong convention, also through variables,
     parameters and other files. A model that reads from right to left needs the other triangle, so this is a warning. It
-    also reports a softmax of scores that were multiplied with a variable called mask, valid or adjacency, or set to 0
-    where a mask is True, if this mask is not used after it. A triangle of floating-point ones is an error. A run
-    reports the consequences: MDL014 if a position sees its target, MDL016 if padding is read.
+    also reports a softmax of scores that were multiplied with a variable called mask, valid or adjacency, to which a
+    mask of zeros and ones was added, or which are set to 0 where a mask is True, if this mask is not used after it. A
+    triangle of floating-point ones is an error. A run reports the consequences: MDL014 if a position sees its target,
+    MDL016 if padding is read.
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,
@@ -63,6 +64,7 @@ LAYERS = frozenset(
 MASKS = frozenset(("attn_mask", "mask", "src_mask", "tgt_mask"))
 KEEPS_MEANING = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand",
                            "repeat", "clone", "contiguous", "expand_as", "reshape", "repeat_interleave"))  # fmt: skip
+_TO_NUMBERS: Final = frozenset(("float", "half", "double", "int", "long"))
 OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": "tokens"}
 _MASK_NAME: Final = re.compile(r"(^|_)(masks?|adj|adjacency|valid|pad|padding|padded)($|_)", re.IGNORECASE)
 _TOKENS: Final = re.compile(r"token|(^|_)ids?$|^(src|tgt|inputs?|seqs?|x|words?|text)$", re.IGNORECASE)
@@ -126,7 +128,7 @@ def _zeroed_scores(source: SourceFile) -> Iterator[Hit]:
         scores = call.args[0] if (is_function or owner is None) and call.args else owner
         function = function_of(source, call)
         zeroed = _last_change(function, scores, call) if scores is not None else None
-        mask = _zeroing_mask(zeroed) if zeroed is not None else None
+        mask = _zeroing_mask(source, zeroed) if zeroed is not None else None
         if zeroed is None or mask is None:
             continue
         names = {last_name(each) for each in walk(mask) if isinstance(each, ast.Name | ast.Attribute)} - {"self"}
@@ -169,9 +171,12 @@ def _last_change(function: ast.AST, scores: ast.expr, call: ast.Call) -> ast.AST
     return max(before, key=lambda each: getattr(each, "lineno", 0), default=None)
 
 
-def _zeroing_mask(node: ast.AST) -> ast.AST | None:
-    """Return the mask by which an expression or statement sets scores to 0; None for others."""
+def _zeroing_mask(source: SourceFile, node: ast.AST) -> ast.AST | None:
+    """Return the mask by which an expression or statement sets scores to 0, or adds 1 to them; None for others."""
     match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right) | ast.AugAssign(target=left, op=ast.Add(), value=right):
+            terms = [each for each in (left, right) if _MASK_NAME.search(_name_of(each))]
+            return next((each for each in terms if _is_zero_or_one(source, each, MAX_DEPTH)), None)
         case (
             ast.BinOp(left=left, op=ast.Mult(), right=right)
             | ast.AugAssign(target=left, op=ast.Mult(), value=right)
@@ -189,6 +194,23 @@ def _zeroing_mask(node: ast.AST) -> ast.AST | None:
             return index if is_mask and not isinstance(getattr(index, "op", None), ast.USub) else None
         case _:
             return None
+
+
+def _is_zero_or_one(source: SourceFile, node: ast.expr, depth: int) -> bool:
+    """Return True for the result of a comparison, or a triangle of ones, perhaps converted to numbers."""
+    while isinstance(node, ast.Call | ast.Subscript):
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif last_name(node.func) in ("tril", "triu"):
+            return "ones" in ast.unparse(node)
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in KEEPS_MEANING | _TO_NUMBERS:
+            node = node.func.value
+        else:
+            return False
+    if isinstance(node, ast.Name | ast.Attribute) and depth:
+        values = [each for each in possible_values(source, node) if getattr(each, "value", ...) is not None]
+        return bool(values) and all(_is_zero_or_one(source, each, depth - 1) for each in values)
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert))
 
 
 def _name_of(node: ast.AST) -> str:
