@@ -8,6 +8,28 @@ import torch
 from sklearn.datasets import load_digits, load_iris
 """
 FAULTY = {
+    "folds without a shuffle": """
+from sklearn.model_selection import KFold
+X, Y = load_iris(return_X_y=True)
+X, Y = torch.tensor(X, dtype=torch.float32), torch.tensor(Y)
+for train_idx, val_idx in KFold(n_splits=3).split(X):  # <- DAT045
+    fit(X[train_idx], Y[train_idx])
+    score(X[val_idx], Y[val_idx])
+""",
+    "folds in a variable": """
+from sklearn.model_selection import KFold
+data = load_iris()
+kf = KFold(5, shuffle=False)  # <- DAT045
+for fold, (tr, te) in enumerate(kf.split(data.data)):
+    fit(data.data[tr], data.target[tr])
+    score(data.data[te], data.target[te])
+""",
+    "scikit-learn without a shuffle": """
+from sklearn.model_selection import train_test_split
+x = torch.randn(100, 4)
+y = torch.cat([torch.zeros(50), torch.ones(50)])
+x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.3, shuffle=False)  # <- DAT045
+""",
     "iris": """
 iris = load_iris()
 x, y = torch.tensor(iris.data), torch.tensor(iris.target)
@@ -37,6 +59,28 @@ labels_train, labels_test = labels[:100], labels[100:]  # <- DAT045
 """,
 }
 CORRECT = {
+    "folds with a shuffle or by class": """
+from sklearn.model_selection import KFold, StratifiedKFold
+X, Y = load_iris(return_X_y=True)
+for train_idx, val_idx in KFold(n_splits=3, shuffle=True, random_state=0).split(X):
+    fit(X[train_idx], Y[train_idx])
+for train_idx, val_idx in StratifiedKFold(n_splits=3).split(X, Y):
+    fit(X[train_idx], Y[train_idx])
+""",
+    "folds of other data": """
+from sklearn.model_selection import KFold
+X, Y = load_digits(return_X_y=True)
+for train_idx, val_idx in KFold(n_splits=3).split(X):
+    fit(X[train_idx], Y[train_idx])
+""",
+    "folds of shuffled rows": """
+from sklearn.model_selection import KFold
+X, Y = load_iris(return_X_y=True)
+order = np.random.default_rng(0).permutation(len(X))
+X, Y = X[order], Y[order]
+for train_idx, val_idx in KFold(n_splits=3).split(X):
+    fit(X[train_idx], Y[train_idx])
+""",
     "shuffled": """
 iris = load_iris()
 order = np.random.permutation(150)

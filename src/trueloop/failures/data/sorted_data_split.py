@@ -19,7 +19,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: labels that are ``load_iris`` or ``load_wine``, or are joined from
     equal labels (``zeros`` and ``ones``, ``[0] * n + [1] * n``, ``repeat``), are split into ``y[:n]`` and ``y[n:]``,
-    and no earlier line draws a random order.
+    and no earlier line draws a random order. Or such labels go through ``KFold`` or ``train_test_split`` without a
+    shuffle.
 
 References
     sklearn.model_selection.train_test_split,
@@ -34,6 +35,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import function_of, is_label
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SORTED_DATA: Final = frozenset(("load_iris", "load_wine"))
@@ -58,6 +60,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each split at a position of labels that are sorted by class."""
     if _UNKNOWN.search(source.text.source):
         return
+    yield from _unshuffled_splits(source)
     parts: dict[tuple[int, str], dict[str, ast.Subscript]] = {}
     for node in source.nodes_of(ast.Subscript):
         match node:
@@ -83,9 +86,49 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 )
 
 
+def _unshuffled_splits(source: SourceFile) -> Iterator[Hit]:
+    """Yield each split by scikit-learn that keeps the order of labels that are sorted by class."""
+    for call in source.all_calls:
+        shuffles = _shuffles(call)
+        if last_name(call.func) == "train_test_split" and shuffles == [False]:
+            labels: list[ast.expr] = [each for each in call.args if is_label(each)]
+        elif last_name(call.func) == "KFold" and shuffles in ([], [False]):
+            labels = list(_labels_of_folds(source, call))
+        else:
+            continue
+        for each in labels[:1]:
+            origin = None if _is_mixed(source, each) else _sorted_origin(source, each, MAX_DEPTH)
+            if origin is not None:
+                yield Hit(
+                    message=f"`{ast.unparse(each)}` is sorted by class, and `{last_name(call.func)}` does not shuffle "
+                    "here: the held-out part has classes that the training part lacks.",
+                    node=call,
+                    related=((origin, "one class after the other"),),
+                )
+
+
+def _shuffles(call: ast.Call) -> list[Any]:
+    """Return the argument ``shuffle`` of a call, if it has one."""
+    return [getattr(each.value, "value", True) for each in call.keywords if each.arg == "shuffle"]
+
+
+def _labels_of_folds(source: SourceFile, folds: ast.Call) -> Iterator[ast.expr]:
+    """Yield the labels that a loop over the splits of ``KFold`` indexes by its variables."""
+    for loop in source.nodes_of(ast.For):
+        split = next((each for each in nodes_in(loop.iter, ast.Call) if last_name(each.func) == "split"), None)
+        owner = split.func.value if split is not None and isinstance(split.func, ast.Attribute) else None
+        if owner is None or (owner is not folds and folds not in possible_values(source, owner)):
+            continue
+        rows = {each.id for each in nodes_in(loop.target, ast.Name)}
+        for each in nodes_in(loop, ast.Subscript):
+            if isinstance(each.slice, ast.Name) and each.slice.id in rows and is_label(each.value):
+                yield each.value
+
+
 def _is_mixed(source: SourceFile, node: ast.expr) -> bool:
     """Return True if an earlier line of the same file draws a random order."""
     drawn = [e for e in source.all_calls if last_name(e.func) in _RANDOM and e.lineno <= node.lineno]
+    drawn = [each for each in drawn if _shuffles(each) != [False]]
     return any(source.module_of(each.lineno) is source.module_of(node.lineno) for each in drawn)
 
 
@@ -135,7 +178,8 @@ def _unpacked(source: SourceFile, node: ast.expr) -> list[ast.expr]:
         each.value
         for each in source.nodes_of(ast.Assign)
         for target in each.targets
-        if isinstance(target, ast.Tuple) and any(last_name(item) == name for item in target.elts)
+        if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Call)
+        if any(last_name(item) == name for item in target.elts)
     ]
 
 
@@ -154,7 +198,7 @@ def _is_constant(node: ast.expr) -> bool:
             return False
 
 
-RULE = Rule(required_words=("load_iris|load_wine|zeros(|[0]|repeat", "[:", "torch"), find=find)
+RULE = Rule(required_words=("load_iris|load_wine|zeros(|[0]|repeat", "[:|KFold(|shuffle=False", "torch"), find=find)
 
 BAD = """
 import torch
