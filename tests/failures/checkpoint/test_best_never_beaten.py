@@ -5,6 +5,31 @@ import re
 import pytest
 
 FAULTY = {
+    "another loss is kept": """
+best = float("inf")
+for epoch in range(9):
+    train_loss, val_loss = fit(model), evaluate(model)
+    if val_loss < best:
+        best = train_loss  # <- CKP009
+        torch.save(model.state_dict(), "best.pt")
+""",
+    "the loss is kept as the best accuracy": """
+class Trainer:
+    def __init__(self):
+        self.best_acc = 0.0
+    def epoch_ended(self, model, val_loss, val_acc):
+        if val_acc > self.best_acc:
+            self.best_acc = val_loss  # <- CKP009
+            torch.save(model.state_dict(), "best.pt")
+""",
+    "replaced before it is compared": """
+best_acc = 0.0
+for epoch in range(9):
+    acc = evaluate(model)
+    best_acc = max(best_acc, acc)
+    if acc > best_acc:  # <- CKP009
+        torch.save(model.state_dict(), "best.pt")
+""",
     "the best loss is never updated": """
 best_loss = float("inf")
 for epoch in range(9):
@@ -70,6 +95,35 @@ def keep(val_loss, best_loss, model):
 }
 
 CORRECT = {
+    "two best values": """
+best_loss, best_acc = float("inf"), 0.0
+for epoch in range(9):
+    loss, acc = evaluate(model)
+    if loss < best_loss:
+        best_loss, best_acc = loss, acc
+        torch.save(model.state_dict(), "best.pt")
+""",
+    "a converted value": """
+best_loss = float("inf")
+for epoch in range(9):
+    val_loss = evaluate(model)
+    mean_loss = val_loss.mean()
+    if mean_loss < best_loss:
+        best_loss = mean_loss.item()
+        torch.save(model.state_dict(), "best.pt")
+    current_loss = val_loss.mean().item()
+    if current_loss < best_loss:
+        best_loss = current_loss
+        torch.save(model.state_dict(), "best.pt")
+""",
+    "equal to the best value after max": """
+best_acc = 0.0
+for epoch in range(9):
+    acc = evaluate(model)
+    best_acc = max(best_acc, acc)
+    if acc >= best_acc:
+        torch.save(model.state_dict(), "best.pt")
+""",
     "updated in the same branch": """
 best_loss = float("inf")
 for epoch in range(9):
