@@ -84,6 +84,7 @@ UNFIXED = {
     "EVL027",
     "EVL028",
     "EVL029",
+    "EVL030",
     "GRD005",
     "GRD009",
     "GRD016",
