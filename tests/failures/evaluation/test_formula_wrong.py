@@ -11,6 +11,20 @@ loss = F.cross_entropy
 """
 
 FAULTY = {
+    "the overlap of boxes": """
+def box_iou(a, b):
+    left, top = torch.max(a[:, 0], b[:, 0]), torch.max(a[:, 1], b[:, 1])
+    right, bottom = torch.min(a[:, 2], b[:, 2]), torch.min(a[:, 3], b[:, 3])
+    intersection = (right - left) * (bottom - top)  # <- EVL027
+    return intersection / (area(a) + area(b) - intersection)
+""",
+    "the overlap of boxes, numbers": """
+def overlap(box, other):
+    w = min(box[2], other[2]) - max(box[0], other[0])
+    h = min(box[3], other[3]) - max(box[1], other[1])
+    inter_area = w * h  # <- EVL027
+    return inter_area / (box[4] + other[4] - inter_area)
+""",
     "an accuracy of whole numbers": "def accuracy(right, total):\n    return right // total  # <- EVL027\n",
     "an accuracy in a loop": """
 for x, y in loader:
@@ -60,6 +74,29 @@ def accuracy(x, y):
 """,
 }
 CORRECT = {
+    "overlaps with a limit": """
+def box_iou(a, b):
+    left, right = torch.max(a[:, 0], b[:, 0]), torch.min(a[:, 2], b[:, 2])
+    top, bottom = torch.max(a[:, 1], b[:, 1]), torch.min(a[:, 3], b[:, 3])
+    intersection = (right - left).clamp(min=0) * (bottom - top).clamp(min=0)
+    return intersection / (area(a) + area(b) - intersection)
+def overlap(box, other):
+    w = max(0, min(box[2], other[2]) - max(box[0], other[0]))
+    h = max(0, min(box[3], other[3]) - max(box[1], other[1]))
+    inter_area = w * h
+    return inter_area
+def early(box, other):
+    w = min(box[2], other[2]) - max(box[0], other[0])
+    h = min(box[3], other[3]) - max(box[1], other[1])
+    if w <= 0 or h <= 0:
+        return 0.0
+    inter_area = w * h
+    return inter_area
+def matrix(lt, rb):
+    wh = rb - lt
+    inter = wh[..., 0] * wh[..., 1]
+    return inter
+""",
     "a percentage of whole numbers": "def accuracy(right, total):\n    return 100 * right // total\n",
     "an accuracy every few steps": "if step % (steps // total) == 0:\n    accuracy = right / total\n",
     "right formulas": """

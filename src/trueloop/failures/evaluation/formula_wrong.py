@@ -22,9 +22,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the names of variables and functions: ``recall`` and ``precision`` from ``tp``,
-    ``fp`` and ``fn``; an accuracy that ``//`` rounds down; ``iou`` over a sum of two sums; ``r2`` with the total sum of
-    squares in the numerator; and ``argmin`` or ``topk(largest=False)`` of the outputs of a model trained with a
-    cross-entropy, compared with labels.
+    ``fp`` and ``fn``; an accuracy that ``//`` rounds down; ``iou`` over a sum of two sums; the intersection of boxes
+    without a limit at 0; ``r2`` with the total sum of squares in the numerator; and ``argmin`` or
+    ``topk(largest=False)`` of the outputs of a model trained with a cross-entropy, compared with labels.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -52,6 +52,9 @@ _COUNTS: Final = {
 _TOTAL: Final = re.compile(r"(^|_)(ss_?t(ot)?|sst|tss|total_sum|ss_?total|tot)(_|$)", re.IGNORECASE)
 _RESIDUAL: Final = re.compile(r"(^|_)(ss_?r(es)?|sse|rss|residual_sum|ss_?residual|res)(_|$)", re.IGNORECASE)
 MAX_PARTS: Final = 12
+_LIMITING: Final = frozenset(
+    ("clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "relu", "where", "zeros_like", "zeros")
+)
 _OVERLAP: Final = re.compile(r"inter", re.IGNORECASE)
 _LOGITS: Final = re.compile(r"logit|out|pred|prob|score|^(model|net|self\.model|self\.net)$", re.IGNORECASE)
 
@@ -94,11 +97,37 @@ def _wrong(source: SourceFile, name: str, value: ast.expr) -> str:
         union = _union(source, divisions[0].right)
         if union is not None:
             return f"intersection over union: `{ast.unparse(union)}` counts the intersection twice"
+    if words & {"inter", "intersection", "overlap"} and _may_be_negative(source, value):
+        return "area of the intersection: boxes apart have a negative width and height; clamp both to 0"
     if "r2" in words and len(divisions) == 1:
         top, bottom = ast.unparse(divisions[0].left), ast.unparse(divisions[0].right)
         if _TOTAL.search(top) and _RESIDUAL.search(bottom) and not _TOTAL.search(bottom):
             return "R2: that is 1 minus the squared errors over the total sum of squares"
     return ""
+
+
+def _may_be_negative(source: SourceFile, value: ast.expr) -> bool:
+    """Return True for ``(x2 - x1) * (y2 - y1)`` of the smaller right and larger left borders, without a limit at 0."""
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult):
+        return False
+    for side in (value.left, value.right):
+        found = [
+            each for each in origins(source, side, 1) if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub)
+        ]
+        if len(found) != 1:
+            return False
+        borders = [
+            {last_name(call.func) for each in origins(source, border, 2) for call in nodes_in(each, ast.Call)}
+            for border in (found[0].left, found[0].right)
+        ]
+        if not borders[0] & {"min", "minimum"} or not borders[1] & {"max", "maximum"}:
+            return False
+    function = function_of(source, value)
+    is_limited = any(
+        last_name(each.func) in _LIMITING or any(getattr(given, "value", None) == 0 for given in each.args)
+        for each in nodes_in(function, ast.Call)
+    )
+    return not is_limited and not nodes_in(function, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def _is_rounded_down(source: SourceFile, value: ast.expr) -> bool:
@@ -178,7 +207,13 @@ def _is_distance(source: SourceFile, call: ast.Call, owner: ast.expr) -> bool:
     return not any(_LOGITS.search(each) for each in names) or re.search(r"dist|err|cdist|norm\(", text) is not None
 
 
-RULE = Rule(required_words=("recall|precision|sensitivity|iou|jaccard|r2|argmin|largest|//", "torch"), find=find)
+RULE = Rule(
+    required_words=(
+        "recall|precision|sensitivity|iou|jaccard|inter_|inter =|intersection|r2|argmin|largest|//",
+        "torch",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch
