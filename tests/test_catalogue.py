@@ -116,6 +116,7 @@ UNFIXED = {
     "LOS053",
     "LOS059",
     "LOS060",
+    "LOS062",
     "MDL008",
     "MDL012",
     "MDL017",
