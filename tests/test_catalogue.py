@@ -117,6 +117,7 @@ UNFIXED = {
     "LOS059",
     "LOS060",
     "LOS062",
+    "LOS063",
     "MDL008",
     "MDL012",
     "MDL017",

@@ -41,7 +41,9 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_CORRECTION: Final = re.compile(r"\blog\(|log1p|softplus|logsigmoid|tanhtransform|correct|jacobian|squash", re.IGNORECASE)
+_CORRECTION: Final = re.compile(
+    r"\blog\(|log1p|softplus|logsigmoid|tanhtransform|correct|jacobian|squash", re.IGNORECASE
+)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
