@@ -134,6 +134,8 @@ UNFIXED = {
     "SCH006",
     "SCH008",
     "SCH014",
+    "SCH015",
+    "SCH016",
 }  # failures without a fix: the source code does not show what the author intends
 
 every_failure = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.code}-{entry.slug}")
