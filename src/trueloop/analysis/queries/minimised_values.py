@@ -31,7 +31,7 @@ def minimised(source: SourceFile) -> frozenset[int]:
             if isinstance(each, ast.Name | ast.Attribute | ast.Call):
                 queue += possible_values(source, each)
             if isinstance(each, ast.Name | ast.Attribute):
-                queue += _added(source, each)
+                queue += added_values(source, each)
     return frozenset(seen)
 
 
@@ -48,7 +48,7 @@ def _roots(source: SourceFile) -> Iterator[ast.expr]:
             yield from (each.value for each in nodes_in(function, ast.Return) if each.value is not None)
 
 
-def _added(source: SourceFile, node: Any) -> Iterator[ast.expr]:
+def added_values(source: SourceFile, node: Any) -> Iterator[ast.expr]:
     """Yield what a function adds to a variable or appends to a list."""
     name = dotted_name(node)
     for each in nodes_in(function_of(source, node), ast.AugAssign, ast.Call) if name else ():
