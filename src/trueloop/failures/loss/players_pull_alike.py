@@ -87,13 +87,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _scores(source: SourceFile, terms: Sequence[Term]) -> Iterator[_Score]:
     for term in terms:
         call = term.node
-        if isinstance(call, ast.Call) and call.args and _is_network(source, call):
-            yield _Score(term, call, _network(call))
+        if isinstance(call, ast.Call) and call.args and is_network(source, call):
+            yield _Score(term, call, network_names(call))
         match call:
             case ast.Call(func=func, args=[ast.Call() as score, label]) if _BINARY.search(ast.unparse(func)):
-                sign = _sign_of_label(source, label) if score.args and _is_network(source, score) else 0
+                sign = _sign_of_label(source, label) if score.args and is_network(source, score) else 0
                 if sign:
-                    yield _Score(term._replace(sign=sign * term.sign), score, _network(score))
+                    yield _Score(term._replace(sign=sign * term.sign), score, network_names(score))
             case _:
                 pass
 
@@ -105,14 +105,15 @@ def _sign_of_label(source: SourceFile, label: ast.expr) -> int:
     return 0 if is_zero == is_one else 1 if is_zero else -1
 
 
-def _network(call: ast.Call) -> frozenset[str]:
+def network_names(call: ast.Call) -> frozenset[str]:
+    """Return the names in what is called: {"critic", "Q1"} for ``self.critic.Q1(x)``."""
     names = {last_name(each) for each in nodes_in(call.func, ast.Name, ast.Attribute)}
     return frozenset(names - {"self", "forward", "module"})
 
 
-def _is_network(source: SourceFile, call: ast.Call) -> bool:
+def is_network(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a call of something whose parameters, mode or device the program uses."""
-    names = [re.escape(each) for each in _network(call) - {"torch", "F", "nn", "np"}]
+    names = [re.escape(each) for each in network_names(call) - {"torch", "F", "nn", "np"}]
     methods = "parameters|train|eval|to|cuda|apply|zero_grad|load_state_dict|state_dict"
     return any(re.search(rf"\b{name}\.({methods})\(", source.text.source) for name in names)
 
@@ -155,9 +156,9 @@ def _judged(
 def _makers(source: SourceFile, score: _Score) -> frozenset[str]:
     """Return the names of networks that made the input of a score, and "" if only its name says that one did."""
     found: set[str] = set()
-    for node in _contents(source, score.call.args):
-        if isinstance(node, ast.Call) and _is_network(source, node) and not _network(node) & score.network:
-            found |= _network(node)
+    for node in contents(source, score.call.args):
+        if isinstance(node, ast.Call) and is_network(source, node) and not network_names(node) & score.network:
+            found |= network_names(node)
         if isinstance(node, ast.Name | ast.Attribute) and _GENERATED.search(last_name(node)):
             found.add("")
     return frozenset(found)
@@ -167,7 +168,7 @@ def _is_made_by(source: SourceFile, score: _Score, makers: frozenset[str]) -> bo
     return bool(_makers(source, score) & makers)
 
 
-def _contents(source: SourceFile, nodes: Sequence[ast.expr], depth: int = 4) -> list[ast.AST]:
+def contents(source: SourceFile, nodes: Sequence[ast.expr], depth: int = 4) -> list[ast.AST]:
     """Return the nodes in expressions, and in the values of the variables that they read."""
     return list(islice(_all_contents(source, nodes, depth), _MAX_NODES))
 
@@ -209,9 +210,11 @@ def _regressions(source: SourceFile, terms: Sequence[Term]) -> Iterator[tuple[fr
     for term in terms:
         sides = _sides(term.node)
         for value, target in (sides, sides[::-1]) if sides else ():
-            contents = _contents(source, [value], 3)
-            networks = [_network(each) for each in contents if isinstance(each, ast.Call) and _is_network(source, each)]
-            of_target = _contents(source, [target], 3)
+            of_value = contents(source, [value], 3)
+            networks = [
+                network_names(each) for each in of_value if isinstance(each, ast.Call) and is_network(source, each)
+            ]
+            of_target = contents(source, [target], 3)
             names = [last_name(each) for each in of_target if isinstance(each, ast.Name | ast.Attribute)]
             names += [str(each.value) for each in of_target if isinstance(each, ast.Constant)]
             if networks and any(map(_REWARD.search, names)):

@@ -26,6 +26,7 @@ When this is fine
     - You train only a small part of the model on purpose, such as biases, a prompt or adapters.
     - You update the parameters by hand, or with an optimizer that has not made a step yet.
     - The parameters belong to a separate model, such as a discriminator, a perceptual loss or a teacher.
+    - Data that require gradients without need, or for derivatives by ``autograd.grad``.
     - You need the gradients for something else, such as a plot of their norms, and do not train the parameters.
 
 How it is detected
@@ -44,7 +45,9 @@ How it is detected
     that is fixed on purpose but still requires gradients is reported too, so this is a warning. It also reports a loop
     over
     ``named_parameters()`` that fills groups by ``if name.startswith(...)`` and ``elif`` without ``else``, if the model
-    has parameters that no condition takes and that are not only its first layers.
+    has parameters that no condition takes and that are not only its first layers. And it reports a tensor outside of
+    modules that requires gradients, such as an image or a latent code, if a training loop uses it and the program only
+    reads it, nowhere uses ``.grad`` or ``autograd.grad``, and does more with it than to pass it to a model as data.
 
 References
     PyTorch forum, "Best practice for freezing layers?", on optimizers built for some of the layers,
@@ -67,6 +70,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.parameters_missing.leaf_tensors import leaves_left_out
 from trueloop.failures.optimizer.parameters_missing.names_left_out import names_left_out
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, ModelCalled, OptimizerCreated, Ref, Refs, StateLoaded, StepTaken
@@ -262,6 +266,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
     yield from _used_up_groups(source)
+    for leaf in leaves_left_out(source):
+        yield Hit(
+            message=f"`{leaf.name}` gets a gradient in every update, but no optimizer holds it and nothing reads the "
+            "gradient: it never changes.",
+            node=leaf.created,
+            related=((leaf.step, "this step updates other parameters only"),),
+        )
     for found in names_left_out(source):
         yield Hit(
             message=f"The groups leave out {first_few([f'`{name}`' for name in found.names])}: no condition takes "

@@ -1,12 +1,14 @@
-"""The gradients of one model are clipped, and then the optimizer of another model steps without clipping.
+"""One model is clipped, and the optimizer of another model steps without clipping.
 
 What you see
     Training of two models, such as a GAN or an actor and a critic, is as unstable as without clipping. The norm that
-    the clipping function returns does not belong to the gradients of the step.
+    the clipping function returns does not belong to the gradients of the step. Or the generator of a Wasserstein GAN
+    makes the same sample for every noise, and the critic's loss grows without limit.
 
 Why it happens
     ``clip_grad_norm_`` changes the gradients of the parameters that it gets. Which optimizer steps next is no matter to
-    it, and the other model's gradients are there too: the loss of one model often reaches the other one.
+    it, and the other model's gradients are there too: the loss of one model often reaches the other one. The weights of
+    a Wasserstein critic are clipped in the same way, and a loop over the generator's parameters raises no error.
 
 Fix
     Clip the parameters that the next step updates:
@@ -15,17 +17,26 @@ Fix
         nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)  # not generator.parameters()
         optimizer_d.step()
 
+    Clip the weights of the critic, not those of the generator:
+
+        for weight in critic.parameters():
+            weight.data.clamp_(-0.01, 0.01)
+
 When this is fine
     - Both models are clipped before both steps.
     - Only one model is clipped, and its optimizer steps after another one, before its gradients are cleared.
     - The limit is infinite: the norm is only measured.
+    - The weights of both models are clipped, or only from below, so that none is negative.
 
 How it is detected
     In a run, the sanitizer reports a line that clips gradients if, three times in succession, the next step used other
     gradients that were not clipped, and the clipped ones were cleared or clipped again before any step used them. The
-    linter reports the same order of calls in a loop, if the models of the clipping and of the optimizer are certain.
+    linter reports the same order of calls in a loop, if the models of the clipping and of the optimizer are certain. It
+    also reports a loop that clips the weights of a model to a range below 1 after a step, if another model, whose
+    weights are never clipped, is called on what the clipped model has made.
 
 References
+    Arjovsky et al., "Wasserstein GAN", 2017, arXiv:1701.07875
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 """
 
@@ -40,6 +51,7 @@ from trueloop.analysis.queries.clipping import has_infinite_limit
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.clipped_other_model.weights import find_clipped_weights
 from trueloop.tracing.events import GradientsCleared, GradientsClipped, Ref, StepTaken, TracingGap
 
 MIN_TIMES: Final = 3
@@ -109,7 +121,11 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each clipping of a model that does not step next, and whose gradients are cleared before it does."""
+    """Yield each clipping of a model that does not step next, and whose gradients are cleared before it does.
+
+    Then yield each clipping of weights that belong to another model than the one that scores.
+    """
+    yield from find_clipped_weights(source)
     clips = source.ops(OpKind.CLIP_GRADIENTS)
     for clip in clips:
         models = clip.subject.models()
@@ -150,7 +166,9 @@ def _shares(one: Op, other: Op) -> bool:
     return one.subject.covers(other.subject) or other.subject.covers(one.subject)
 
 
-RULE: Final = Rule(required_words=("clip_grad", ".step("), find=find)
+RULE: Final = Rule(
+    required_words=("clip_grad|clamp&parameters(|clip_(&parameters(|.clip(&parameters(", ".step("), find=find
+)
 
 BAD = """
 import torch
@@ -177,7 +195,7 @@ for step in range(20):
 
 FAILURE = Failure(
     code="GRD027",
-    title="Another model's gradients are clipped",
+    title="Another model is clipped",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"(critic.parameters(), 0.2)": "(generator.parameters(), 0.2)"}),
