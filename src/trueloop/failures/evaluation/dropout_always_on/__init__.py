@@ -5,7 +5,8 @@ What you see
 
 Why it happens
     ``torch.nn.functional.dropout`` is a function, and its argument ``training`` is True by default. ``model.eval()``
-    changes modules only, so it has no effect on the function.
+    changes modules only, so it has no effect on the function. ``F.batch_norm(..., training=True)`` normalises by the
+    batch in eval mode too, and never reads the running statistics that it gets.
 
 Fix
     Pass the mode of the module, or use ``nn.Dropout``:
@@ -17,6 +18,7 @@ When this is fine
     - You use Monte Carlo dropout: you predict each sample several times with different dropout masks.
     - The call has a condition, or a submodule is left in train mode on purpose.
     - You want dropout in eval mode too, as in Tacotron 2 and pix2pix. Then write ``training=True``.
+    - Batches normalise in an evaluation on purpose, as in meta-learning and test-time adaptation.
 
 How it is detected
     In a run, the sanitizer reports a call of ``dropout``, ``dropout1d``, ``dropout2d`` or ``dropout3d`` without
@@ -26,6 +28,8 @@ How it is detected
     the same, unless the file reads ``training`` elsewhere, and a ``dropout_p`` above 0 of
     ``scaled_dot_product_attention`` in a method that does not. If no evaluation over a DataLoader is found, the finding
     is a note, unless the program makes its batches by hand, calls ``eval()``, and has no word of Monte Carlo dropout.
+    It also finds ``F.batch_norm`` with the constant ``training=True`` and running statistics that a module stores, in
+    a program that calls ``eval()``.
 
 References
     torch.nn.functional.dropout, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html
@@ -56,6 +60,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix, nodes_in, walk
+from trueloop.failures.evaluation.dropout_always_on.batch_norm_in_train_mode import batch_norms_in_train_mode
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BatchLoaded, Event, ModelCalled, Ref, TracingGap
@@ -256,6 +261,7 @@ def _max_elements(batch: Any, tensor: type[Any], depth: int = 3) -> int:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield functional dropout without ``training``, and attention with a dropout that does not depend on it."""
+    yield from batch_norms_in_train_mode(source)
     dropouts = [(each, method, find_evaluation(source, each)) for each, method in unflagged_dropouts(source)]
     is_evaluated = _is_evaluated(source)
     by_hand = is_evaluated and not any("DataLoader" in each.text.source for each in source.modules)
@@ -300,7 +306,7 @@ def _attention_dropout(source: SourceFile, call: ast.Call) -> Iterator[Hit]:
     )
 
 
-RULE = Rule(required_words=("functional|scaled_dot", "ropout|dropout_p", "forward"), find=find)
+RULE = Rule(required_words=("functional|scaled_dot|batch_norm(", "ropout|dropout_p|batch_norm(", "forward"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

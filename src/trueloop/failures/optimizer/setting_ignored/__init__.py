@@ -21,17 +21,18 @@ When this is fine
     - You change a state_dict and then load it into the optimizer.
     - You change the defaults before you call ``add_param_group`` or build another optimizer from them.
     - Your program reads the attribute itself, or copies it to the groups.
-    - The groups have different schedules, and all of them are set.
+    - The groups have different schedules, and all of them are set, or only a backbone or head is changed, by name.
 
 How it is detected
     The linter reports the assignment if the object is certainly an optimizer or scheduler of PyTorch, and nothing in
     the file reads this attribute of an optimizer or sets this value in a parameter group. It also reports a change of
     the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a message reads the new
-    value, and ``optimizer.param_groups[0]["lr"] = ...`` if the only optimizer is created with several groups and
-    nothing sets the rate of the others, and a key such as ``"learning_rate"`` of a parameter group, which PyTorch
-    keeps without reading it. In a run, the sanitizer reports an attribute that differs from the parameter
-    groups at two times with steps in between, if nothing in any file of the program reads it, and a default that
-    changed after the optimizer was created, if the program reads no defaults and adds no group.
+    value, and ``optimizer.param_groups[0]["lr"] = ...`` in a loop or function, if the optimizer is created with several
+    groups, nothing sets the rate of the others, and no name or comment says which group is meant, and a key such as
+    ``"learning_rate"`` of a parameter group, which PyTorch keeps without reading it. In a run, the sanitizer reports an
+    attribute that differs from the parameter groups at two times with steps in between, if nothing in any file of the
+    program reads it, and a default that changed after the optimizer was created, if the program reads no defaults and
+    adds no group.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate

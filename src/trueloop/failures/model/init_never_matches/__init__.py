@@ -6,10 +6,11 @@ What you see
 Why it happens
     ``apply`` calls the function with each layer, an object. ``layer == nn.Linear`` compares the object with the class,
     and is always False. So are ``layer is nn.Linear``, ``layer in (nn.Linear, nn.Conv2d)`` and
-    ``type(layer) == "Linear"``, which compares a class with a text.
+    ``type(layer) == "Linear"``, which compares a class with a text. An initialiser
+    that ``__init__`` applies before it assigns the layers visits none of them.
 
 Fix
-    Ask whether the layer is an instance of the class:
+    Ask whether the layer is an instance of the class, and call ``self.apply(...)`` last:
 
         def init_weights(layer):
             if isinstance(layer, nn.Linear):
@@ -18,10 +19,13 @@ Fix
 When this is fine
     - ``type(layer) == nn.Linear`` and ``type(layer).__name__ == "Linear"`` compare what belongs together.
     - A layer is compared with another layer: ``layer is self.head``.
+    - Layers that are created after ``self.apply(...)`` are initialised on their own, or loaded.
 
 How it is detected
     Only the linter finds it, from the source code: such a comparison of the parameter of a function that is passed to
-    ``apply``, or of the variable of a loop over ``modules()`` or ``children()``.
+    ``apply``, or of the variable of a loop over ``modules()`` or ``children()``. It also finds ``self.apply(...)``, or
+    a method that loops over ``self.modules()``, in an ``__init__`` that creates all layers of the classes that are
+    initialised, or most of them, after that line.
 
 References
     torch.nn.Module.apply, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -34,12 +38,14 @@ from typing import Any, Final
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.model.init_never_matches.applied_early import applied_early
 
 _LAYERS: Final = frozenset(("modules", "children", "named_modules", "named_children"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each comparison of a layer with a class."""
+    """Yield each comparison of a layer with a class, and each initialiser that is applied too early."""
+    yield from applied_early(source)
     for name, code in _layers(source):
         for each in nodes_in(code, ast.Compare):
             other = _compared(each, name)
@@ -103,7 +109,7 @@ def _isinstance(source: SourceFile, compare: ast.Compare, other: ast.expr) -> Fi
     return Fix((source.text.replace(compare, text),), safe=False, description="Use isinstance")
 
 
-RULE = Rule(required_words=("nn.", "apply(|modules()|children()"), find=find)
+RULE = Rule(required_words=("nn.", "apply(|modules()|children()|parameters()"), find=find)
 
 BAD = """
 import torch
@@ -135,6 +141,6 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"layer == nn.Linear": "isinstance(layer, nn.Linear)"}),
-    fix="Write isinstance(layer, nn.Linear).",
+    fix="Write isinstance(layer, nn.Linear), and call self.apply(...) after the layers are assigned.",
     rule=RULE,
 )
