@@ -364,16 +364,15 @@ def watch() -> str:
     max_gap = max(
         clock_gap(entry, "wall_ratio_to_bare", "cpu_ratio_to_bare") for loads in ratios.values() for entry in loads
     )
-    versions = {each["traincheck_version"] for each in found.values() if "traincheck_version" in each}
+    versions = {(e["traincheck_version"], e["traincheck_date"]) for e in found.values() if "traincheck_version" in e}
     traincheck_note = "".join(
-        f"; TrainCheck {each} in its own environment, over fewer updates" for each in sorted(versions)
+        f"; TrainCheck {version} in its own environment, over fewer updates, on {date}"
+        for version, date in sorted(versions)
     )
     return (
         "Time per update of an unmodified script under each tool that searches for silent bugs, relative to the bare "
         f"script within a round: median and middle 80 %; ratios of CPU time differ by at most {max_gap:.3f} (`watch.py`"
-        f"{traincheck_note}). `trueloop run` traced the first 16 updates fully and then sampled by the clock "
-        "when this was measured; it traces 512 now, and bursts at fixed updates.\n\n"
-        + table(["tool", *names.values()], rows)
+        f"{traincheck_note}).\n\n" + table(["tool", *names.values()], rows)
     )
 
 

@@ -328,7 +328,11 @@ def main() -> None:
             traincheck = TrainCheck(arguments.traincheck.resolve(), name)
             traced = traincheck.compare(1 if arguments.quick else TRAINCHECK_ROUNDS)
             show(f"{name}, TrainCheck {traincheck.version()} in its own environment", traced, {})
-            found[name] |= {"traincheck": content(traced), "traincheck_version": traincheck.version()}
+            found[name] |= {
+                "traincheck": content(traced),
+                "traincheck_version": traincheck.version(),
+                "traincheck_date": machine()["date"],
+            }
     if not arguments.traincheck:
         console.print("TrainCheck was not measured: pass its environment with --traincheck.")
     settings = {"loads": {name: load_settings(load) for name, load in loads(quick=arguments.quick).items()}}
