@@ -66,7 +66,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _activation(source: SourceFile, call: ast.Call) -> ast.Call | None:
-    """Return the call or layer with ``inplace=True`` that is applied to the argument of a call first, if there is one."""
+    """Return the activation with ``inplace=True`` that is applied first to the argument of a call; None if none is."""
     if last_name(call.func) in _ACTIVATIONS and dotted_name(call.func) != f"self.{last_name(call.func)}":
         return call if _is_inplace(call) and last_name(call.func)[0].islower() else None
     if isinstance(call.func, ast.Name):
