@@ -417,6 +417,8 @@ class LossRecord:
     """Whether the target is a constant plus a discounted value of the same parameters, with a graph."""
     input_range: tuple[float, float] | None = None
     """Smallest and largest value of the input of an "nll" or "bce_with_logits"; None = not read."""
+    normalised_share: float | None = None
+    """Share of the frames of a "ctc" whose probabilities add up to 1; None = not read."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -812,6 +814,8 @@ class SchedulerStepped(Event):
     """The line that created the scheduler; None = not traced."""
     mode: str = ""
     """Mode of a ReduceLROnPlateau: "min", "max"."""
+    patience: int | None = None
+    """Patience of a ReduceLROnPlateau; None for another scheduler."""
 
 
 # Graphs in memory, state, checkpoints and errors ----------------------------------------------------------------------

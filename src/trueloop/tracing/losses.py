@@ -24,6 +24,7 @@ from trueloop.tracing.torch_modes import modes_disabled
 
 Shape = tuple[int, ...]
 MAX_READ: Final = 1 << 16  # values of an input that are read
+MAX_LOG_SUM: Final = 0.05  # of log-probabilities over the classes, as bfloat16 rounds them
 MIN_ROWS: Final = 4  # whose values sum to 1, before they count as a softmax
 MAX_ROWS: Final = 4096  # rows; checking so many rows and columns takes about 10 ms
 TOLERANCE: Final = 1e-4  # relative to the largest difference; allows float32 rounding, also of bfloat16 products
@@ -408,6 +409,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         unflattened=_unflattened(found.source, shape),
         bootstraps=kind in ("mse", "smooth_l1", "huber") and _bootstraps(core),
         input_range=_range_of(core) if kind in ("nll", "bce_with_logits") else None,
+        normalised_share=_normalised_share(core) if kind == "ctc" else None,
     )
 
 
@@ -478,6 +480,16 @@ def _range_of(core: Any) -> tuple[float, float] | None:
         return None
     low, high = torch.aminmax(values.detach())
     return float(low), float(high)
+
+
+def _normalised_share(core: Any) -> float | None:
+    """Return the share of the first frames of a CTC loss whose probabilities add up to 1; None if on a GPU."""
+    values = saved_tensor(core, "log_probs")
+    if values is None or not values.is_cpu or not values.numel() or type(values) is not Tensor:
+        return None
+    classes = values.shape[-1]
+    frames = values.detach().flatten(0, -2)[: max(1, MAX_READ // classes)]
+    return float((frames.logsumexp(1).abs() < MAX_LOG_SUM).float().mean())
 
 
 def _normalised_over(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:

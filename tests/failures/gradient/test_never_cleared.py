@@ -19,6 +19,16 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 """
 
 FAULTY = {
+    "closure of LBFGS that clears nothing": """
+second = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=4)
+def closure():
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+for _ in range(4):
+    second.zero_grad()
+    second.step(closure)  # <- GRD001
+""",
     "plain": """
 for _ in range(4):
     loss_of(model).backward()
@@ -88,6 +98,49 @@ for _ in range(4):
 }
 
 CORRECT = {
+    "closure of LBFGS that clears by hand": """
+second = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=4)
+def closure():
+    for p in model.parameters():
+        p.grad = None
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+for _ in range(4):
+    second.step(closure)
+""",
+    "closure of LBFGS that adds two losses": """
+second = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=4)
+def closure():
+    second.zero_grad()
+    loss = loss_of(model)
+    loss.backward()
+    other = loss_of(model, slice(16, 32))
+    other.backward()
+    return loss + other
+for _ in range(4):
+    second.step(closure)
+""",
+    "closure of LBFGS with one iteration": """
+second = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=1)
+def closure():
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+for _ in range(4):
+    second.zero_grad()
+    second.step(closure)
+""",
+    "closure of Adam": """
+second = torch.optim.Adam(model.parameters(), lr=0.01)
+def closure():
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+for _ in range(4):
+    second.zero_grad()
+    second.step(closure)
+""",
     "cleared before": "for _ in range(4):\n    optimizer.zero_grad(); loss_of(model).backward(); optimizer.step()\n",
     "cleared after": "for _ in range(4):\n    loss_of(model).backward(); optimizer.step(); optimizer.zero_grad()\n",
     "by the model": "for _ in range(4):\n    model.zero_grad(); loss_of(model).backward(); optimizer.step()\n",

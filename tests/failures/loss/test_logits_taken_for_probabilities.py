@@ -40,6 +40,10 @@ def loss_of(model):
     return fit(predicted[0], y, "class") + fit(predicted[1], b, "number")
 """
 """One function computes the loss of either task, selected by an argument."""
+CTC = """
+sound, symbols = torch.randn(4, 9, 6), torch.randint(1, 5, (4, 3))
+lengths = torch.full((4,), 9), torch.full((4,), 3)
+"""
 FAULTY = {
     "nll_of_logits": """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
@@ -89,6 +93,35 @@ def loss_of(model):
     return criterion(positive, b[:, 0]) / 2  # <- LOS002
 """
     + LOOP,
+    "ctc_of_logits": CTC
+    + """
+head, criterion = nn.Linear(6, 5), nn.CTCLoss()
+model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), head)
+def loss_of(model):
+    scores = model(sound).permute(1, 0, 2)
+    return criterion(scores, symbols, *lengths)  # <- LOS002
+"""
+    + LOOP,
+    "ctc_of_logits_from_a_recogniser": CTC
+    + """
+class Recogniser(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.GRU(6, 8, batch_first=True), nn.Linear(8, 5)
+    def forward(self, frames):
+        states, _ = self.rnn(frames)
+        return self.out(states).transpose(0, 1)
+model = Recogniser()
+loss_of = lambda net: F.ctc_loss(net(sound), symbols, *lengths, reduction="sum") / 4  # <- LOS002
+"""
+    + LOOP,
+    "ctc_of_probabilities": CTC
+    + """
+model = nn.Sequential(nn.Linear(6, 5), nn.Softmax(-1))
+def loss_of(model):
+    return nn.functional.ctc_loss(model(sound).transpose(0, 1), symbols, *lengths)  # <- LOS002
+"""
+    + LOOP,
     "bce_of_logits_that_happen_to_fit": """
 model = nn.Linear(6, 1)
 nn.init.zeros_(model.weight)
@@ -105,6 +138,35 @@ loss_of = lambda m: F.binary_cross_entropy_with_logits(target=torch.sigmoid(teac
 """
     + LOOP,
     "a_loss_for_each_task": TASKS % ("F.log_softmax(self.a(h), dim=1)", "") + LOOP,
+    "ctc_of_log_softmax": CTC
+    + """
+model = nn.Linear(6, 5)
+loss_of = lambda m: F.ctc_loss(m(sound).log_softmax(-1).transpose(0, 1), symbols, *lengths)
+"""
+    + LOOP,
+    "ctc_of_a_log_softmax_layer_with_padding": CTC
+    + """
+model, criterion = nn.Sequential(nn.Linear(6, 5), nn.LogSoftmax(-1)), nn.CTCLoss()
+mask = (torch.arange(9) < 7)[None, :, None]
+lengths = torch.full((4,), 7), torch.full((4,), 3)
+loss_of = lambda m: criterion((m(sound) * mask).permute(1, 0, 2).contiguous(), symbols, *lengths)
+"""
+    + LOOP,
+    "ctc_of_the_logarithm_of_probabilities": CTC
+    + """
+model = nn.Linear(6, 5)
+loss_of = lambda m: F.ctc_loss((m(sound).softmax(-1) + 1e-8).log().transpose(0, 1), symbols, *lengths)
+"""
+    + LOOP,
+    "ctc_of_a_mixture": CTC
+    + """
+model = nn.Linear(6, 10)
+def loss_of(m):
+    experts = m(sound).view(4, 9, 2, 5).log_softmax(-1)
+    mixed = experts.logsumexp(2) - torch.tensor(2.0).log()
+    return F.ctc_loss(mixed.transpose(0, 1), symbols, *lengths)
+"""
+    + LOOP,
     "nll_of_log_softmax": "model = nn.Linear(6, 4)\nloss_of = lambda m: F.nll_loss(m(x).log_softmax(1), y)" + LOOP,
     "cross_entropy": "model = nn.Linear(6, 4)\nloss_of = lambda m: F.cross_entropy(m(x), y)" + LOOP,
     "bce_of_sigmoid": "model = nn.Linear(6, 1)\nloss_of = lambda m: F.binary_cross_entropy(m(x).sigmoid(), b)" + LOOP,
@@ -250,7 +312,49 @@ def step(sentence, tags):
 """,
 }
 
+LINT_ONLY |= {
+    "a recogniser, trained by a function": """
+class Encoder(nn.Module):
+    def __init__(self, size, symbols):
+        super().__init__()
+        self.rnn = nn.LSTM(size, 64, bidirectional=True, batch_first=True)
+        self.fc = nn.Linear(128, symbols)
+    def forward(self, x):
+        out, _ = self.rnn(x)
+        out = self.fc(out)
+        return out.permute(1, 0, 2)
+def train(model, loader, loss_fn, optimizer):
+    for images, labels, label_lengths in loader:
+        logits = model(images)
+        lengths = torch.full((logits.size(1),), logits.size(0), dtype=torch.long)
+        loss = loss_fn(logits, labels, lengths, label_lengths)  # <- LOS002
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+def main(loader):
+    model = Encoder(32, 80)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss_fn = nn.CTCLoss(blank=0, zero_infinity=True)
+    train(model, loader, loss_fn, optimizer)
+""",
+}
+
 LINT_CORRECT = {
+    "a recogniser that normalises in train mode": """
+class Encoder(nn.Module):
+    def __init__(self, symbols):
+        super().__init__()
+        self.fc = nn.Linear(128, symbols)
+    def forward(self, x):
+        out = self.fc(x).permute(1, 0, 2)
+        return F.log_softmax(out, dim=2) if self.training else out.softmax(2)
+ctc, model = nn.CTCLoss(), Encoder(30)
+def step(x, labels, lengths, label_lengths):
+    log_probs = model(x)
+    ctc(log_probs, labels, lengths, label_lengths).backward()
+    other = nn.functional.log_softmax(model.fc(x), -1).transpose(0, 1)
+    nn.functional.ctc_loss(other, labels, lengths, label_lengths).backward()
+""",
     "a variational autoencoder": """
 class VAE(nn.Module):
     def __init__(self):

@@ -98,7 +98,38 @@ for epoch in range(8):
         for group in optimizer.param_groups:
             group["lr"] *= 0.9
 """
+FAULTY["a rate that is lowered in each batch of a shorter run"] = """
+for epoch in range(10):
+    for _ in range(16):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()  # <- SCH004
+        optimizer.param_groups[0]["lr"] *= 0.9
+"""
+FAULTY["an exponential schedule of a shorter run"] = """
+schedule = lr_scheduler.ExponentialLR(optimizer, 0.9)
+for epoch in range(10):
+    for _ in range(16):
+        update()
+        schedule.step()  # <- SCH004
+"""
 CORRECT = {
+    "a rate like 1 / t": """
+for t in range(1, 200):
+    optimizer.param_groups[0]["lr"] = 0.1 / t
+    update()
+""",
+    "a factor of 0.999 in each update": """
+for t in range(200):
+    update()
+    optimizer.param_groups[0]["lr"] *= 0.999
+""",
+    "a cosine to zero, by hand": """
+import math
+for t in range(200):
+    optimizer.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * t / 200))
+    update()
+""",
     "a rate that is lowered in each epoch": """
 for epoch in range(10):
     for _ in range(20):
@@ -227,3 +258,144 @@ def test_run_reports_the_marked_line(run_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
+
+
+LINT_HEAD = """
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR, StepLR
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 6), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=8)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def update(a, b):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(a), b).backward()
+    optimizer.step()
+"""
+DECAYS = {
+    "groups": """
+for epoch in range(8):
+    for a, b in loader:
+        update(a, b)
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9  # <- SCH004
+""",
+    "first group, constant": """
+DECAY = 0.95
+for epoch in range(8):
+    for i, (a, b) in enumerate(loader):
+        update(a, b)
+        optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"] * DECAY  # <- SCH004
+""",
+    "variable": """
+rate = 0.1
+for epoch in range(8):
+    for rows in torch.randperm(64).split(8):
+        update(data.tensors[0][rows], data.tensors[1][rows])
+        rate *= 0.97
+        for g in optimizer.param_groups:
+            g["lr"] = rate  # <- SCH004
+""",
+    "function": """
+def decay(opt, factor=0.5):
+    for g in opt.param_groups:
+        g["lr"] = 0.98 * g["lr"]  # <- SCH004
+for epoch in range(8):
+    for a, b in loader:
+        update(a, b)
+        decay(optimizer)
+""",
+    "divided": """
+def train(batches, opt):
+    for a, b in batches:
+        opt.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        opt.step()
+        opt.param_groups[0]["lr"] /= 1.1  # <- SCH004
+for epoch in range(8):
+    train(loader, optimizer)
+""",
+    "scheduler": """
+schedule = ExponentialLR(optimizer, gamma=0.95)
+for epoch in range(8):
+    for a, b in loader:
+        update(a, b)
+        schedule.step()  # <- SCH004
+""",
+    "scheduler in a function": """
+def epoch_of(batches, opt, schedule):
+    for a, b in batches:
+        opt.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        opt.step()
+        schedule.step()  # <- SCH004
+schedule = StepLR(optimizer, step_size=1, gamma=0.9)
+for epoch in range(8):
+    epoch_of(loader, optimizer, schedule)
+""",
+}
+NO_DECAYS = {
+    "per epoch": """
+schedule = ExponentialLR(optimizer, gamma=0.95)
+for epoch in range(8):
+    for a, b in loader:
+        update(a, b)
+    schedule.step()
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.9
+""",
+    "slow": """
+schedule = ExponentialLR(optimizer, gamma=0.9999)
+for epoch in range(8):
+    for a, b in loader:
+        update(a, b)
+        schedule.step()
+        optimizer.param_groups[0]["lr"] *= 0.9998
+""",
+    "under a condition": """
+for epoch in range(8):
+    for i, (a, b) in enumerate(loader):
+        update(a, b)
+        if i % 100 == 0:
+            optimizer.param_groups[0]["lr"] *= 0.9
+""",
+    "restarts": """
+for epoch in range(8):
+    optimizer.param_groups[0]["lr"] = 0.1
+    for i, (a, b) in enumerate(loader):
+        update(a, b)
+        optimizer.param_groups[0]["lr"] *= 0.9
+""",
+    "1 / t": """
+for epoch in range(8):
+    for i, (a, b) in enumerate(loader, 1):
+        update(a, b)
+        optimizer.param_groups[0]["lr"] = 0.1 / i
+""",
+    "rate finder": """
+for epoch in range(2):
+    for i, (a, b) in enumerate(loader):
+        update(a, b)
+        optimizer.param_groups[0]["lr"] *= 1.1
+""",
+    "skips most batches": """
+for epoch in range(8):
+    for i, (a, b) in enumerate(loader):
+        update(a, b)
+        if (i + 1) % 50:
+            continue
+        optimizer.param_groups[0]["lr"] *= 0.9
+""",
+}
+
+
+@pytest.mark.parametrize("script", DECAYS.values(), ids=DECAYS)
+def test_lint_reports_a_decay_after_every_batch(lint_reports, script):
+    lint_reports(LINT_HEAD + script)
+
+
+@pytest.mark.parametrize("script", NO_DECAYS.values(), ids=NO_DECAYS)
+def test_lint_accepts_other_decays(lint_is_clean, script):
+    lint_is_clean(LINT_HEAD + script, "SCH004")

@@ -3,10 +3,11 @@
 What you see
     If ``NLLLoss`` gets logits, the loss falls below zero towards minus infinity, and the weights grow. If
     ``BCEWithLogitsLoss`` gets the result of a sigmoid or softmax, the loss stays above 0.31 and the model learns
-    slowly. If ``BCELoss`` gets logits, it raises an error as soon as one is outside 0 to 1.
+    slowly. If ``BCELoss`` gets logits, it raises an error as soon as one is outside 0 to 1. If ``CTCLoss`` gets logits,
+    the loss may fall below zero, and its gradients are wrong: they assume that the probabilities add up to 1.
 
 Why it happens
-    All three losses accept floating-point numbers of the right shape. They do not check whether these are logits,
+    All these losses accept floating-point numbers of the right shape. They do not check whether these are logits,
     probabilities or logarithms of probabilities.
 
 Fix
@@ -16,6 +17,7 @@ Fix
         nll_loss(log_softmax(logits, dim=1), targets)
         binary_cross_entropy_with_logits(logits, targets)
         binary_cross_entropy(sigmoid(logits), targets)
+        ctc_loss(log_softmax(logits, dim=-1), targets, input_lengths, target_lengths)
 
 When this is fine
     - ``NLLLoss`` gets the result of ``logsigmoid``, or other logarithms of probabilities that you compute yourself.
@@ -25,16 +27,18 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer finds the operation whose direct result is the input of the loss; reshaping and changes of
-    the dtype in between do not matter. It reports ``NLLLoss`` and ``BCELoss`` after a linear layer with a bias or a
-    convolution, ``NLLLoss`` after a softmax, sigmoid, exp or ReLU, and ``BCEWithLogitsLoss`` after a sigmoid or
-    softmax. It also reports an ``NLLLoss`` that got values above 0 three times, and a ``BCEWithLogitsLoss`` whose first
-    256 values were all between 0 and 1. The linter finds the operation if the layer, the model and the loss are in
-    one file.
+    the dtype in between do not matter. It reports ``NLLLoss``, ``CTCLoss`` and ``BCELoss`` after a linear layer with a
+    bias or a convolution, ``NLLLoss`` and ``CTCLoss`` after a softmax, sigmoid, exp or ReLU, and ``BCEWithLogitsLoss``
+    after a sigmoid or softmax. It reports a ``CTCLoss`` if the probabilities of fewer than one in ten frames add up to
+    1. It also reports an ``NLLLoss`` that got values above 0 three times, and a ``BCEWithLogitsLoss`` whose first 256
+    values were all between 0 and 1. The linter finds the operation if the layer, the model and the loss are in one
+    program.
 
 References
     torch.nn.NLLLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
     torch.nn.BCELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCELoss.html
+    torch.nn.CTCLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CTCLoss.html
 """
 
 import ast
@@ -52,11 +56,15 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardLosses, LossRecord
 
+LOG_SOFTMAX_FIX = "Apply `log_softmax` over the classes first."
 FIXES = {
     "nll": "Use `cross_entropy` on these outputs, or apply `log_softmax` to them first.",
     "bce_with_logits": "Remove the sigmoid, and apply one only where you need probabilities.",
 }
+LOGARITHMIC = {"nll": ("nll_loss", FIXES["nll"]), "ctc": ("ctc_loss", LOG_SOFTMAX_FIX)}
+"""Losses of log-probabilities: name of the function, and the fix."""
 TOLERANCE = 1e-4
+MIN_NORMALISED = 0.1  # of the frames of a CTC loss
 MIN_POSITIVE = 3  # losses of a line whose input has values above 0
 MIN_LOSSES = 8
 MIN_VALUES = 256
@@ -68,6 +76,9 @@ NEVER_NEGATIVE = frozenset({"exp", "softmax", "sigmoid", "relu"})
 KINDS = {
     "torch.nn.NLLLoss": "nll",
     "torch.nn.functional.nll_loss": "nll",
+    "torch.nn.CTCLoss": "ctc",
+    "torch.nn.functional.ctc_loss": "ctc",
+    "torch.ctc_loss": "ctc",
     "torch.nn.BCELoss": "bce",
     "torch.nn.functional.binary_cross_entropy": "bce",
     "torch.nn.BCEWithLogitsLoss": "bce_with_logits",
@@ -116,7 +127,7 @@ class Detector(BaseDetector):
             self._checked = True
             mismatch = _scale_mismatch_of(loss)
             made_by = loss.input_operations[:1]  # () = the input has no graph: it is the target, perhaps
-            is_plain = loss.kind != "nll" and (not made_by or made_by[0] in MATRIX_PRODUCTS)
+            is_plain = loss.kind not in ("nll", "ctc") and (not made_by or made_by[0] in MATRIX_PRODUCTS)
             is_judged = not mismatch and not is_plain and len(self._inputs) <= MAX_LINES
             by_values = self._judge_values(event, loss) if is_judged else ""
             if by_values:
@@ -156,21 +167,18 @@ class Detector(BaseDetector):
 
 def _scale_mismatch_of(loss: LossRecord) -> tuple[str, str] | None:
     """Return the message and the fix for a loss whose input certainly has the wrong scale; None for other losses."""
-    return scale_mismatch(loss.kind, loss.input_operations[0] if loss.input_operations else "")
+    found = scale_mismatch(loss.kind, loss.input_operations[0] if loss.input_operations else "")
+    share = loss.normalised_share
+    if found is None and share is not None and share < MIN_NORMALISED:
+        failing = f"the probabilities of {1 - share:.0%} of its frames do not add up to 1."
+        return f"`ctc_loss` expects log-probabilities, but {failing}", LOG_SOFTMAX_FIX
+    return found
 
 
 def scale_mismatch(kind: str, operation: str) -> tuple[str, str] | None:
     """Return the message and the fix for a kind of loss and the operation that produced its input."""
-    if kind == "nll" and operation in AFFINE:
-        return (
-            "`nll_loss` expects log-probabilities, but its input comes directly from a linear layer.",
-            "Use `cross_entropy` on these outputs, or apply `log_softmax` to them first.",
-        )
-    if kind == "nll" and operation in NEVER_NEGATIVE:
-        return (
-            f"`nll_loss` expects log-probabilities, which are never positive, but its input comes from a {operation}.",
-            f"Use `log_softmax` without {operation}, or `cross_entropy` without either.",
-        )
+    if kind in LOGARITHMIC:
+        return _not_log_probabilities(kind, operation)
     if kind == "bce" and operation in AFFINE:
         return (
             "`binary_cross_entropy` expects probabilities, but its input comes directly from a linear layer.",
@@ -180,6 +188,20 @@ def scale_mismatch(kind: str, operation: str) -> tuple[str, str] | None:
         return (
             f"`binary_cross_entropy_with_logits` applies a sigmoid itself, but its input comes from a {operation}.",
             f"Remove the {operation}, and apply a sigmoid only where you need probabilities.",
+        )
+    return None
+
+
+def _not_log_probabilities(kind: str, operation: str) -> tuple[str, str] | None:
+    function, other = LOGARITHMIC[kind]
+    expected = f"`{function}` expects log-probabilities"
+    if operation in AFFINE:
+        return f"{expected}, but its input comes directly from a linear layer.", other
+    if operation in NEVER_NEGATIVE:
+        other = ", or `cross_entropy` without either." if kind == "nll" else "."
+        return (
+            f"{expected}, which are never positive, but its input comes from a {operation}.",
+            f"Use `log_softmax` without {operation}{other}",
         )
     return None
 
@@ -242,7 +264,9 @@ def _use_logits_loss(source: SourceFile, loss: Op, operation: str) -> Fix | None
     return Fix((edit,), safe=False, description=f"Use `{FOR_LOGITS[function.attr]}`")
 
 
-WORDS = "NLLLoss|nll_loss|BCELoss|BCEWithLogitsLoss|binary_cross_entropy|CrossEntropyLoss|cross_entropy"
+WORDS = (
+    "NLLLoss|nll_loss|BCELoss|BCEWithLogitsLoss|binary_cross_entropy|CrossEntropyLoss|cross_entropy|CTCLoss|ctc_loss"
+)
 RULE = Rule(required_words=(WORDS,), find=find_all)
 
 BAD = """

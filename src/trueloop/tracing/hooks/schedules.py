@@ -190,6 +190,7 @@ class Schedules(Hook):
                 metric=_number(metric) if is_plateau else None,
                 metric_names=tuple(_names_of(metric)) if is_plateau else (),
                 mode=scheduler.mode if is_plateau else "",
+                patience=scheduler.patience if is_plateau else None,
             )
         )
 

@@ -19,7 +19,7 @@ When this is fine
     - You accumulate gradients: several backward passes, one step, then ``zero_grad()``.
     - In a GAN, you clear the discriminator's gradients before the discriminator's own backward pass.
     - You clear the gradients after the step, with ``model.zero_grad()``, ``p.grad = None`` or ``p.grad.zero_()``.
-    - You scale down the old gradients by hand, pass a closure to ``step()``, or use SAM.
+    - You scale down the old gradients by hand, pass a closure that clears them to ``step()``, or use SAM.
 
 How it is detected
     In a run, the sanitizer checks for each parameter whether a step used its gradient, a backward pass then added to
@@ -29,7 +29,8 @@ How it is detected
     were still there in 20 of 24 steps. The linter reports a loop with a backward pass and a step of the same parameters
     that never clears the gradients, also, as a warning, if the optimizer is an argument or an attribute. In a Lightning
     module with manual optimization it reports a file that never clears gradients, as a warning, because DeepSpeed
-    clears them by itself.
+    clears them by itself. A closure of LBFGS is reported if it computes gradients and clears none, since one step calls
+    it several times; in a run, at the second such step.
 
 References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
@@ -49,6 +50,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.never_cleared.closures import ClosureGradients, uncleared_closures
 from trueloop.failures.gradient.never_cleared.critic_gradients import CriticGradients
 from trueloop.failures.gradient.never_cleared.leftover_gradients import LeftoverGradients
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
@@ -60,6 +62,7 @@ from trueloop.tracing.events import (
     GradientsCleared,
     ModelCalled,
     Ref,
+    StepStarted,
     StepTaken,
     TracingGap,
 )
@@ -79,6 +82,7 @@ class Detector(BaseDetector):
         """The gradient norm of each optimizer's first step."""
         self._leftover = LeftoverGradients()
         self._critic = CriticGradients()
+        self._closures = ClosureGradients()
 
     def on_tracing_gap(self, event: TracingGap) -> None:
         """Forget the gradients of other losses."""
@@ -94,22 +98,30 @@ class Detector(BaseDetector):
         """Look for gradients of other losses."""
         self._leftover.on_backward_started(event)
         self._critic.on_backward_started(event)
+        self._closures.on_backward_started(event)
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the backward pass."""
         self._leftover.on_backward_ended(event)
         self._critic.on_backward_ended(event)
+        self._closures.on_backward_ended(event)
+
+    def on_step_started(self, event: StepStarted) -> None:
+        """Look at the closure of LBFGS."""
+        self._closures.on_step_started(event)
 
     def on_gradients_cleared(self, event: GradientsCleared) -> Evidence | None:
         """Forget the cleared gradients; return evidence if a step has used those of a critic's loss."""
         self._leftover.on_gradients_cleared(event)
+        self._closures.on_gradients_cleared()
         return self._critic.on_gradients_cleared(event)
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence if a step uses a gradient for the second time, or that of another loss."""
         leftover = self._leftover.on_step_taken(event)
         self._critic.on_step_taken(event)
-        return self._find_reused(event) or leftover
+        in_closure = self._closures.on_step_taken(event)
+        return self._find_reused(event) or in_closure or leftover
 
     def _find_reused(self, event: StepTaken) -> Evidence | None:
         reused = self.gradients.reused_by(event.optimizer)
@@ -169,7 +181,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, ``zero_grad`` without a call, and Lightning modules that never clear gradients."""
-    yield from find(source)
+    found = list(find(source))
+    yield from found
+    for step, backward in uncleared_closures(source):
+        if all(each.node is not step.node for each in found):
+            yield Hit(
+                message=f"`{ast.unparse(step.node)}` calls its closure several times, but the closure never clears the "
+                "gradients, so those of all calls add up.",
+                node=step.node,
+                related=((backward.node, "adds to the existing gradients"),),
+            )
     for passed, backward in steps_without_clearing(source):
         yield Hit(
             message=f"`{ast.unparse(passed)}` uses the gradients of all earlier iterations: nothing in this program "

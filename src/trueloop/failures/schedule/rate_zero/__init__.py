@@ -20,6 +20,7 @@ When this is fine
     - Another optimizer trains meanwhile.
     - The optimizer has learning rate 0 and no scheduler.
     - The schedule has reached its end (SCH003 reports later updates).
+    - A factor per update close to 1, such as 0.9999, or a decay like 1 / t.
 
 How it is detected
     In a run, the sanitizer reports two or more updates with a learning rate of zero in all parameter groups, or 16 or
@@ -27,21 +28,28 @@ How it is detected
     program it reports a schedule that was stepped once per update and for more than half of at least 60 updates had at
     most 1e-4 of its highest learning rate, and a rate that the program itself changes, such as by
     ``group["lr"] *= 0.9`` in each batch, if it was at most 1e-6 of the highest one for more than half of the updates.
-    Updates that are made only to change BatchNorm statistics are reported too, so this is a warning.
+    If the rate falls by the same factor in every update, a third of the updates below 1e-4 is enough. The linter
+    reports a rate that is multiplied by a constant of at most 0.99 in every iteration of a loop over batches, also by
+    an ``ExponentialLR`` or a ``StepLR(step_size=1)``. Updates that are made only to change BatchNorm statistics are
+    reported too, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     Goyal et al., "Accurate, Large Minibatch SGD", section 2.2, 2017, arXiv:1706.02677
 """
 
+import ast
+import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.schedule.rate_zero.decays_per_batch import decays_in_text, schedulers_per_batch
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken, WatchEnded
 from trueloop.tracing.trackers.schedule_courses import SMALL, ScheduleCourses
@@ -50,9 +58,10 @@ from trueloop.tracing.weak_id_dict import WeakIdDict
 NEAR_ZERO: Final = 1e-12  # ratio to the highest rate; float32 resolves 1e-7 of a weight
 MIN_UPDATES: Final = 60  # number of updates of a run in which the rate was small for more than half of them
 MIN_UPDATES_NEAR_ZERO: Final = 16  # number of updates near zero; a normal decay may end with fewer
-
-
 OWN_SMALL: Final = 1e-6  # ratio to the highest rate, where the program changes it without a scheduler
+SAME_SLOPE: Final = 0.05  # relative
+MAX_SHARE: Final = 3  # a third of the updates, where each multiplies the rate by the same factor
+GEOMETRIC: Final = ("ExponentialLR", "MultiplicativeLR")
 
 
 @dataclass(slots=True)
@@ -65,6 +74,33 @@ class _RatesByHand:
     latest: int = 0
     """The latest update that was seen."""
     location: CodePosition | None = None
+    rate: float = 0.0
+    """The latest rate."""
+    slope: float | None = None
+    """Logarithm of the factor by which the rate changed per update, first; None = it has not changed yet."""
+    is_geometric: bool = True
+    """Whether the rate fell by the same factor in every update."""
+    first_below: int | None = None
+    """The update since which the rate is below 1e-4 of the highest one; None if it is not."""
+
+    def add(self, update: int, rate: float) -> None:
+        """Add the rate of one update."""
+        self.highest = max(self.highest, rate)
+        self.first_small = None if rate > OWN_SMALL * self.highest else self.first_small or update
+        self.first_below = None if rate > SMALL * self.highest else self.first_below or update
+        if self.rate > 0 and rate > 0 and update > self.latest:
+            slope = math.log(rate / self.rate) / (update - self.latest)
+            self.slope = slope if self.slope is None else self.slope
+            self.is_geometric &= slope < 0 and math.isclose(slope, self.slope, rel_tol=SAME_SLOPE)
+        self.latest, self.rate = update, rate
+
+    def wasted_updates(self) -> int:
+        """Return the number of updates at the end with a rate of almost zero; 0 if it is within what is usual."""
+        small = self.latest - (self.latest if self.first_small is None else self.first_small)
+        below = self.latest - (self.latest if self.first_below is None else self.first_below)
+        if self.is_geometric and MAX_SHARE * below > self.latest:
+            return below
+        return small if 2 * small > self.latest else 0
 
 
 class Detector(BaseDetector):
@@ -119,9 +155,8 @@ class Detector(BaseDetector):
         if event.learning_rates:
             rate, own = max(event.learning_rates), self._by_hand.get(event.optimizer) or _RatesByHand()
             self._by_hand[event.optimizer] = own
-            own.highest = max(own.highest, rate)
-            own.first_small = None if rate > OWN_SMALL * own.highest else own.first_small or event.update
-            own.latest, own.location = event.update, event.location
+            own.add(event.update, rate)
+            own.location = event.location
             training = any(event.learning_rates)
             if self._training.get(event.optimizer) is not training:
                 self._training.put(event.optimizer, training)
@@ -130,7 +165,10 @@ class Detector(BaseDetector):
         """Return evidence for each schedule that decayed to almost nothing before the middle of the run."""
         for scheduler, course in self.courses.by_scheduler.items():
             small, updates = course.small_updates, course.updates
-            if scheduler in self._reported or not course.is_per_update or updates < MIN_UPDATES or 2 * small <= updates:
+            parts = MAX_SHARE if course.kind in GEOMETRIC else 2
+            if scheduler in self._reported or not course.is_per_update or updates < MIN_UPDATES:
+                continue
+            if parts * small <= updates:
                 continue
             yield Evidence(
                 message=f"{course.kind} is stepped once per update: the latest {small} of {updates} updates had a "
@@ -140,12 +178,13 @@ class Detector(BaseDetector):
                 first_update=updates - small,
             )
         for optimizer, own in self._by_hand.items():
-            small = own.latest - (own.latest if own.first_small is None else own.first_small)
-            if optimizer not in self._latest and own.latest >= MIN_UPDATES and 2 * small > own.latest:
+            small = own.wasted_updates()
+            if optimizer not in self._latest and own.latest >= MIN_UPDATES and small:
+                limit = (SMALL if own.is_geometric else OWN_SMALL) * own.highest
                 yield Evidence(
                     message=f"The program itself lowers the learning rate of {optimizer.kind}: the latest {small} of "
-                    f"{own.latest} updates had at most {OWN_SMALL * own.highest:.2g}, where it was {own.highest:.2g} "
-                    "before, so the model learned nothing in them.",
+                    f"{own.latest} updates had at most {limit:.2g}, where it was {own.highest:.2g} before, so the "
+                    "model learned next to nothing in them.",
                     location=own.location,
                     first_update=own.latest - small,
                 )
@@ -160,6 +199,27 @@ def _count_updates_between(previous: tuple[int, int] | None, event: SchedulerSte
         return event.optimizer_steps if event.last_epoch == 1 else 0
     count, steps = previous
     return event.optimizer_steps - steps if event.last_epoch == count + 1 else 0
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each statement or scheduler that lowers the rate by a constant factor after every batch."""
+    decays = [(statement, factor, ()) for statement, factor in decays_in_text(source)]
+    schedules = schedulers_per_batch(source)
+    decays += [(node, factor, ((built.node, "the scheduler"),)) for node, built, factor in schedules]
+    for node, factor, related in decays:
+        yield Hit(
+            message=f"`{ast.unparse(node)}` multiplies the learning rate by {factor:g} after every batch, so it is "
+            f"1e-4 of the first one after {_batches(factor)} batches.",
+            node=node,
+            related=related,
+        )
+
+
+def _batches(factor: float) -> int:
+    return math.ceil(math.log(SMALL) / math.log(factor))
+
+
+RULE: Final = Rule(required_words=("param_groups|ExponentialLR|StepLR", ".step(", "backward("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -177,14 +237,14 @@ inputs = torch.randn(120, 6)
 targets = inputs.sum(dim=1, keepdim=True)
 model = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, epoch / 3))
-for epoch in range(5):
-    for batch in range(0, 120, 30):
+decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+for epoch in range(25):
+    for batch in range(0, 120, 15):
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs[batch:batch + 30]), targets[batch:batch + 30])
+        loss = nn.functional.mse_loss(model(inputs[batch:batch + 15]), targets[batch:batch + 15])
         loss.backward()
         optimizer.step()
-    warmup.step()
+        decay.step()
     print(epoch, optimizer.param_groups[0]["lr"], loss.item())
 """
 
@@ -193,15 +253,9 @@ FAILURE = Failure(
     title="Learning rate is zero",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(
-        BAD,
-        {
-            "warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, epoch / 3))": (
-                "warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / 3))"
-            )
-        },
-    ),
+    good=changed(BAD, {"        decay.step()\n": "", "    print(epoch": "    decay.step()\n    print(epoch"}),
     fix="Start the warm-up above zero and step it once per update; step a decay counted in epochs once per epoch.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )
