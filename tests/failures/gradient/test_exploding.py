@@ -60,6 +60,19 @@ for _ in range(15):
 }
 
 CORRECT = {
+    "the program goes back and lowers the rate": """
+import copy
+optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
+good, first = copy.deepcopy(model.state_dict()), mse(model(x), y).item()
+for _ in range(60):
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward()
+    optimizer.step()
+    if loss.item() > 1e9 * first:
+        model.load_state_dict(good)
+        optimizer.param_groups[0]["lr"] = 0.05
+""",
     "clipped": """
 optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
 for _ in range(15):

@@ -114,6 +114,20 @@ for step in range(240):
 }
 
 CORRECT = {
+    "the step is taken back": """
+import copy
+x[7, 2] = float("nan")
+good = copy.deepcopy(model.state_dict())
+for epoch in range(4):
+    for rows in torch.randperm(64).split(4):
+        optimizer.zero_grad()
+        mse(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        if all(p.isfinite().all() for p in model.parameters()):
+            good = copy.deepcopy(model.state_dict())
+        else:
+            model.load_state_dict(good)
+""",
     "some batches are skipped": """
 x[7, 2] = float("nan")
 for epoch in range(4):

@@ -18,6 +18,7 @@ When this is fine
     - You use a learning rate finder, which increases the learning rate on purpose.
     - A loss term, a reward or new parameters are added during training.
     - You train two networks against each other in turn.
+    - The program goes back to earlier weights within 32 updates.
 
 How it is detected
     In a run with one optimizer and without clipping, the sanitizer looks for successive updates in which both the loss
@@ -36,11 +37,12 @@ from typing import NamedTuple
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import BackwardEnded, GradientsClipped, Ref, StepTaken, TracingGap
+from trueloop.tracing.events import BackwardEnded, GradientsClipped, Ref, StateLoaded, StepTaken, TracingGap, WatchEnded
 from trueloop.tracing.trackers.accumulation_windows import AccumulationWindows
 
 MIN_GROWTH = 1000
 MIN_GROWTH_PER_UPDATE = 1.5
+UNTIL_CERTAIN = 32  # updates after the growth, in which the program may go back to earlier weights
 MAX_RATE_CHANGE = 2  # ratio to the first learning rate
 
 
@@ -65,13 +67,32 @@ class Detector(BaseDetector):
         self._optimizer: Ref | None = None
         self._loss: float | None = None
         self._read = False
+        self._pending_since = 0
+        self._pending: Evidence | None = None
+        """Evidence that holds unless the program goes back to earlier weights soon."""
         self._growth: list[_Update] = []
         """Consecutive updates, each with a larger norm and loss than the one before."""
 
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
-        """Return evidence once the gradient norm has grown a thousandfold."""
+        """Return evidence some updates after the gradient norm has grown a thousandfold."""
         self._step(event)
-        return self._check_growth(event) if len(self._growth) > 2 else None
+        if self._pending is None:
+            self._pending = self._check_growth(event) if len(self._growth) > 2 else None
+            self._pending_since = event.update
+            return None
+        if event.update < self._pending_since + UNTIL_CERTAIN:
+            return None
+        evidence, self._pending = self._pending, None
+        return evidence
+
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Forget the growth if the program goes back to earlier weights."""
+        if event.what == "model":
+            self._pending, self._growth = None, []
+
+    def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
+        """Return evidence of a growth shortly before the end."""
+        return self._pending
 
     def on_backward_ended(self, event: BackwardEnded) -> None:
         """Record the backward pass."""

@@ -17,6 +17,7 @@ Fix
 When this is fine
     - You use a GradScaler, which skips steps with infinite or NaN gradients.
     - Your program checks the loss or the gradients and skips the step.
+    - Your program loads its last good weights before the next step.
 
 How it is detected
     In a run, the sanitizer reads the gradients when a step uses them, on the CPU only, because reading them from a GPU
@@ -48,6 +49,7 @@ from trueloop.tracing.events import (
     NonFiniteValue,
     PartlyTracedStep,
     Ref,
+    StateLoaded,
     StepTaken,
     TracingGap,
     WatchEnded,
@@ -73,6 +75,8 @@ class Detector(BaseDetector):
         """Number of calls of models in train mode since the latest step, and how many of them returned NaN."""
         self._called_at: CodePosition | None = None
         self._nan_input = False
+        self._pending: Evidence | None = None
+        """Evidence of the latest step, which holds unless the program takes the step back before its next one."""
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Look for NaN in the output, once the program has called models many times without a step."""
@@ -92,7 +96,9 @@ class Detector(BaseDetector):
         self._calls = self._nan_calls = 0
 
     def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
-        """Return evidence if the program has skipped all steps because of NaN."""
+        """Return evidence of the last step, or if the program has skipped all steps because of NaN."""
+        if self._pending is not None:
+            return self._pending
         if self._nan_calls < MIN_NAN or self._nan_calls < self._calls - MAX_UNREAD:
             return None
         cause = "its input" if self._nan_input else "its output, but not its input,"
@@ -112,8 +118,17 @@ class Detector(BaseDetector):
         else:
             self._loss = self._loss or event
 
+    def on_state_loaded(self, event: StateLoaded) -> None:
+        """Forget the latest step if the program takes it back."""
+        if event.what == "model":
+            self._pending = None
+
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
-        """Return evidence at a step on gradients that are not finite."""
+        """Return evidence of an earlier step on gradients that are not finite."""
+        pending, self._pending = self._pending, self._judge(event)
+        return pending
+
+    def _judge(self, event: StepTaken) -> Evidence | None:
         self._calls = self._nan_calls = 0
         self._read |= event.grad_norm is not None
         nonfinite: list[Ref] = []
