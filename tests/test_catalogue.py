@@ -128,6 +128,7 @@ UNFIXED = {
     "LOS060",
     "LOS062",
     "LOS063",
+    "LOS064",
     "MDL008",
     "MDL012",
     "MDL017",
