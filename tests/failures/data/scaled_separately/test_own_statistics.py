@@ -144,6 +144,17 @@ with torch.no_grad():
 """,
 }
 OTHER_BATCHES = {
+    "the training part of each fold": """
+def main(features, target, folds):
+    for fit_rows, rest in folds.split(features, target):
+        mean, std = features[fit_rows].mean(axis=0), features[fit_rows].std(axis=0)
+        x_fit = torch.tensor((features[fit_rows] - mean) / std)
+        x_rest = torch.tensor((features[rest] - mean) / std)
+        model = train_one_fold(x_fit, target[fit_rows])
+        model.eval()
+        with torch.no_grad():
+            print(model(x_rest).mean())
+""",
     "the statistics of the training data": """
 with torch.no_grad():
     for a, b in test_loader:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.held_out_names import data_words, is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 
 _CENTRES: Final = frozenset(("mean", "nanmean", "median", "nanmedian", "min", "amin", "nanmin"))
 _WIDTHS: Final = frozenset(("std", "nanstd", "var", "nanvar", "max", "amax", "nanmax", "ptp"))
@@ -75,13 +75,16 @@ def _batches(source: SourceFile, own: list[_Scaled]) -> Iterator[Hit]:
                 pass
     for each in own if others and not trains else ():
         loop = loops[id(each.node)]
-        if loop is not None and not data_words(each.data) & _SINGLE and _is_evaluation(source, loop):
+        if loop is None or data_words(each.data) & _SINGLE or each.is_called(held_out=False):
+            continue
+        elsewhere = [other for other in others if not encloses(loop, other)]  # a fold has its own training data
+        if elsewhere and _is_evaluation(source, loop):
             yield Hit(
                 message=f"`{ast.unparse(each.data)}` is scaled with the statistics of one batch, and the training data "
                 "with those of all its samples: equal values no longer mean the same, and the outputs of a sample "
                 "depend on the batch. Use the statistics of the training data.",
                 node=each.node,
-                related=((others[0], "the training data"),),
+                related=((elsewhere[0], "the training data"),),
             )
 
 
@@ -116,7 +119,13 @@ def _is_evaluation(source: SourceFile, loop: ast.For) -> bool:
     if isinstance(around, ast.Module):
         around = source.parents.get(id(loop))
     text = ast.unparse(around if isinstance(around, ast.FunctionDef | ast.With) else loop)
-    return not _calls(loop, "backward") and any(word in text for word in ("no_grad", "inference_mode", ".eval()"))
+    called = {last_name(each.func) for each in nodes_in(loop, ast.Call)}
+    trains = any(each.name in called and _calls(each, "backward") for each in source.nodes_of(ast.FunctionDef))
+    return (
+        not trains
+        and not _calls(loop, "backward")
+        and any(word in text for word in ("no_grad", "inference_mode", ".eval()"))
+    )
 
 
 def _standardised(source: SourceFile) -> Iterator[_Scaled]:
