@@ -77,14 +77,14 @@ def _batches(source: SourceFile, own: list[_Scaled]) -> Iterator[Hit]:
         loop = loops[id(each.node)]
         if loop is None or data_words(each.data) & _SINGLE or each.is_called(held_out=False):
             continue
-        elsewhere = [other for other in others if not encloses(loop, other)]  # a fold has its own training data
-        if elsewhere and _is_evaluation(source, loop):
+        in_fold = any(encloses(loop, other) for other in others)  # which has training data of its own
+        if not in_fold and _is_evaluation(source, loop):
             yield Hit(
                 message=f"`{ast.unparse(each.data)}` is scaled with the statistics of one batch, and the training data "
                 "with those of all its samples: equal values no longer mean the same, and the outputs of a sample "
                 "depend on the batch. Use the statistics of the training data.",
                 node=each.node,
-                related=((elsewhere[0], "the training data"),),
+                related=((others[0], "the training data"),),
             )
 
 
