@@ -11,6 +11,17 @@ model = nn.Linear(4, 4)
 criterion = nn.MSELoss()
 """
 FAULTY = {
+    "noise that is not passed on": """
+def q_sample(x, t, noise=None):
+    if noise is None:
+        noise = torch.randn_like(x)
+    return kept[t] * x + (1 - kept[t]) * noise
+for x, t in batches:
+    noise = torch.randn_like(x)
+    xt = q_sample(x, t)
+    loss = F.mse_loss(model(xt), noise)  # <- LOS039
+    loss.backward()
+""",
     "a function": """
 def q_sample(x, t):
     return kept[t] * x + (1 - kept[t]) * torch.randn_like(x)
@@ -50,6 +61,17 @@ def step(x, t):
 """,
 }
 CORRECT = {
+    "noise that is passed on": """
+def q_sample(x, t, noise=None):
+    if noise is None:
+        noise = torch.randn_like(x)
+    return kept[t] * x + (1 - kept[t]) * noise
+for x, t in batches:
+    noise = torch.randn_like(x)
+    xt = q_sample(x, t, noise)
+    loss = F.mse_loss(model(xt), noise)
+    loss.backward()
+""",
     "the noise is passed": """
 def q_sample(x, t, noise=None):
     if noise is None:

@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for target in call.args[:2]:
             others = [each for each in call.args[:2] if each is not target]
             function = function_of(source, call)
-            if isinstance(target, ast.Name) and others and _is_drawn_for_loss(function, target):
+            if isinstance(target, ast.Name) and others and _is_drawn_for_loss(source, function, target):
                 adding = _noise_added(function, others[0], drawing)
                 if adding is not None:
                     yield Hit(
@@ -67,11 +67,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     )
 
 
-def _is_drawn_for_loss(function: Any, target: ast.Name) -> bool:
+def _is_drawn_for_loss(source: SourceFile, function: Any, target: ast.Name) -> bool:
     """Return True for noise that a function draws and reads only once."""
-    values = assigned_in(function, target.id)
+    values = [each for each in assigned_in(function, target.id) if function_of(source, each) is function]
     is_drawn = len(values) == 1 and isinstance(values[0], ast.Call) and last_name(values[0].func) in _DRAWING
-    reads = [each for each in nodes_in(function, ast.Name) if each.id == target.id and isinstance(each.ctx, ast.Load)]
+    named = [each for each in nodes_in(function, ast.Name) if each.id == target.id and isinstance(each.ctx, ast.Load)]
+    reads = [each for each in named if function_of(source, each) is function]
     return is_drawn and len(reads) == 1 and bool(_NOISE.search(target.id))
 
 
