@@ -191,7 +191,20 @@ def predict(model, batches):
 x, y = read()
 x_va, y_va = x[800:], y[800:]
 """
+RATINGS = """
+def as_loader(users, items, ratings, shuffle):
+    rows = TensorDataset(torch.from_numpy(users), torch.from_numpy(items), torch.tensor(ratings))
+    return DataLoader(rows, batch_size=64, shuffle=shuffle)
+def predict(model, batches):
+    return torch.cat([model(u, i) for u, i, _ in batches]).numpy()
+def main(model, users, items, ratings):
+    test_loader = as_loader(users[80:], items[80:], ratings[80:], shuffle=True)
+    predicted = predict(model, test_loader)
+    error = predicted - ratings[80:]  # <- DAT022
+    print(np.sqrt((error ** 2).mean()))
+"""
 FLOWS = {
+    "two inputs": RATINGS,
     "attributes of an object": """
 class Trainer:
     def __init__(self, model, held_out, answers):
@@ -302,6 +315,7 @@ print((found == y_va).float().mean())  # <- DAT022
 """,
 }
 FLOWS_IN_ORDER = {
+    "two inputs in order": RATINGS.replace("shuffle=True", "shuffle=False").replace("  # <- DAT022", ""),
     "no shuffle": FLOWS["attributes of an object"].replace(", shuffle=True", "").replace("  # <- DAT022", ""),
     "labels collected in the loop": """
 outputs, labels = [], []

@@ -376,11 +376,11 @@ def _collected_in(
 
 
 def _is_of_outputs(made: ast.ListComp | ast.GeneratorExp) -> bool:
-    """Return True for ``[model(x) for x, _ in loader]``, and False for the labels of the batches."""
+    """Return True for ``[model(x) for x, _ in loader]``, also with several inputs, and False for the labels."""
     names = [each.id for each in nodes_in(made.generators[0].target, ast.Name)]
     read = {each.id for each in nodes_in(made.elt, ast.Name)}
     is_computed = bool(nodes_in(made.elt, ast.Call)) and not isinstance(made.elt, ast.Tuple)
-    return is_computed and (len(names) == 1 or (len(names) == 2 and names[0] in read and names[1] not in read))
+    return is_computed and (len(names) == 1 or (names[-1] not in read and read.issuperset(names[:-1])))
 
 
 def _parts(source: SourceFile, node: ast.expr, calls: Calls) -> list[Traced]:
