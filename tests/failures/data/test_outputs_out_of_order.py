@@ -197,11 +197,13 @@ def as_loader(users, items, ratings, shuffle):
     return DataLoader(rows, batch_size=64, shuffle=shuffle)
 def predict(model, batches):
     return torch.cat([model(u, i) for u, i, _ in batches]).numpy()
-def main(model, users, items, ratings):
+def main():
+    users, items, ratings = read()
     test_loader = as_loader(users[80:], items[80:], ratings[80:], shuffle=True)
     predicted = predict(model, test_loader)
     error = predicted - ratings[80:]  # <- DAT022
     print(np.sqrt((error ** 2).mean()))
+main()
 """
 FLOWS = {
     "two inputs": RATINGS,
