@@ -195,12 +195,12 @@ RATINGS = """
 def as_loader(users, items, ratings, shuffle):
     rows = TensorDataset(torch.from_numpy(users), torch.from_numpy(items), torch.tensor(ratings))
     return DataLoader(rows, batch_size=64, shuffle=shuffle)
-def predict(model, batches):
+def estimate(model, batches):
     return torch.cat([model(u, i) for u, i, _ in batches]).numpy()
 def main():
     users, items, ratings = read()
     test_loader = as_loader(users[80:], items[80:], ratings[80:], shuffle=True)
-    predicted = predict(model, test_loader)
+    predicted = estimate(model, test_loader)
     error = predicted - ratings[80:]  # <- DAT022
     print(np.sqrt((error ** 2).mean()))
 main()
