@@ -34,11 +34,11 @@ from itertools import islice
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins, possible_values
 from trueloop.analysis.queries.reductions import reduction
 from trueloop.analysis.queries.signed_terms import Term, signed_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, integer, nodes_in
+from trueloop.core.source_text import Fix, encloses, integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _NAMES: Final = frozenset(("mean", "max", "amax"))
@@ -58,9 +58,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for function in functions.values():
         for root in _results(function):
             for mean, value in _centred(source, root):
-                if id(mean) not in reported:
+                is_one = encloses(root, mean) and encloses(root, value)  # in one expression
+                is_network = is_one or _is_in_network(source, function) or _has_one_output(source, value)
+                if id(mean) not in reported and is_network:
                     reported.add(id(mean))
                     yield _hit(source, mean, value)
+
+
+def _is_in_network(source: SourceFile, function: ast.AST) -> bool:
+    """Return True for a method of a class with a ``forward``; elsewhere, they may be those of a policy gradient."""
+    parent = source.parents.get(id(function))
+    methods = [getattr(each, "name", "") for each in parent.body] if isinstance(parent, ast.ClassDef) else []
+    return "forward" in methods
 
 
 def _hit(source: SourceFile, mean: ast.Call, value: ast.expr) -> Hit:
@@ -80,7 +89,8 @@ def _hit(source: SourceFile, mean: ast.Call, value: ast.expr) -> Hit:
 
 def _results(function: ast.AST) -> Iterator[ast.expr]:
     """Yield what a function returns, then what it assigns."""
-    yield from (each.value for each in nodes_in(function, ast.Return) if each.value is not None)
+    for each in nodes_in(function, ast.Return):
+        yield from each.value.elts if isinstance(each.value, ast.Tuple) else [each.value] if each.value else []
     yield from (each.value for each in nodes_in(function, ast.Assign) if isinstance(each.value, ast.BinOp | ast.Call))
 
 
@@ -96,8 +106,15 @@ def _centred(source: SourceFile, root: ast.expr) -> Iterator[tuple[ast.Call, ast
         averaged = {ast.unparse(each.node) for each in _first_terms(source, found.operand)}
         value = next((each for text, each in added.items() if text not in averaged and _is_value(source, each)), None)
         is_advantage = _ADVANTAGE.search(_name(found.operand)) or (value is not None and _has_one_output(source, value))
-        if operand in added and value is not None and is_advantage and not _is_value(source, added[operand]):
+        is_known = operand in added and value is not None and is_advantage and not _is_standardised(source, term.node)
+        if is_known and value is not None and not _is_value(source, added[operand]):
             yield term.node, value
+
+
+def _is_standardised(source: SourceFile, mean: ast.expr) -> bool:
+    """Return True for the mean in ``(advantages - advantages.mean()) / advantages.std()``."""
+    around = [each for each in enclosing_nodes(source, mean) if isinstance(each, ast.BinOp)]
+    return any(isinstance(each.op, ast.Div) and encloses(each.left, mean) for each in around)
 
 
 def _first_terms(source: SourceFile, root: ast.expr) -> list[Term]:
