@@ -50,23 +50,25 @@ SLOW = {
                 "a_repeatedly_killed",
                 "a_signal_lets",
             ),
-            "failures/distributed/test_batches_repeated.py": ("an_untraced_rank",),
-            "failures/distributed/test_ranks_diverged.py": ("an_untraced_rank", "run_"),
+            "failures/distributed/test_batches_repeated.py": ("an_untraced_rank", "run_"),
+            "failures/distributed/test_ranks_diverged.py": ("an_untraced_rank", "run_", "the_message_names"),
             "runs/tracking/test_sync_process.py": (
                 "ctrl_c_reaches",
                 "a_terminated_process",
                 "the_process_syncs",
                 "the_process_never",
                 "runs_sync_repairs",
+                "a_password_is_in",
             ),
         },
         "kills and resumes many runs": {
-            "app/training/test_trainer.py": ("a_shuffling_loader_resumes",),
+            "app/training/test_trainer.py": ("a_shuffling_loader_resumes", "a_second_call_resumes"),
             "app/training/test_data_feed.py": ("shards_killed", "data_that_knows"),
             "training/test_fit.py": ("a_resumed_run_equals",),
             "training/checkpoint/test_checkpoints.py": ("sigkill_at", "a_crash_at_any_file"),
             "runs/tracking/test_sync_client.py": (
                 "a_run_is_in_the_store",
+                "a_crashed_sync",
                 "points_are",
                 "a_failed_run",
                 "postgres_killed",
@@ -77,7 +79,12 @@ SLOW = {
             ),
         },
         "trains until a claim can be judged": {
-            "app/diagnosis/test_diagnose_command.py": ("nothing_helps_a_healthy", "files_of_the_script_are"),
+            "app/diagnosis/test_diagnose_command.py": (
+                "nothing_helps_a_healthy",
+                "files_of_the_script_are",
+                "a_script_that_cannot_be",
+                "a_spent_budget",
+            ),
             "lab/teaching/test_scenarios.py": ("the_claim_is_checked_against",),
             "cli/test_train.py": ("digits_reaches",),
             "failures/environment/test_starved.py": ("run_",),
@@ -97,12 +104,17 @@ SLOW = {
             "cli/test_train.py": ("the_printed_command",),
             "data/test_worker_signals.py": ("only_a_sigterm_from_the_parent_ends_a_worker[1",),
             "failures/pytorch_errors/test_worker_died.py": ("a_worker_that_exits",),
-            "lab/test_simulator.py": ("trueloop_run_reports_the_same",),
+            "lab/test_simulator.py": ("trueloop_run_reports_the_same", "steps_run_until"),
             "test_docs.py": ("the_report_is",),
         },
         "starts many loader workers": {
             "data/test_loader.py": ("the_number_of_workers_does_not",),
-            "data/test_shard_lanes.py": ("a_dataset_that_splits", "an_unfinished_epoch_ends"),
+            "data/test_shard_lanes.py": (
+                "a_dataset_that_splits",
+                "an_unfinished_epoch_ends",
+                "a_lane_ends_at_any",
+                "workers_yield_the_same",
+            ),
             "data/test_streaming.py": ("more_workers_than",),
         },
         "runs thousands of updates": {
@@ -164,8 +176,8 @@ def _slow_reason(item: pytest.Item) -> str | None:
 
 
 TEST_FILE = re.compile(r"(test_\w+|conftest)\.py")
-MANY, EACH = 4, 5
-"""Of a test with more than `MANY` parameter sets, `make test` runs one of `EACH`; `make test-all` runs all of them."""
+EACH = 10
+"""Of each test, `make test` runs one of so many parameter sets; `make test-all` runs all of them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -178,7 +190,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason := _slow_reason(item):
             item.add_marker(pytest.mark.slow(reason=reason))
             slow_files.add(item.path)
-        elif parameter_sets[function] > MANY and position[function] % EACH != 1 and not _is_quick(item):
+        elif position[function] % EACH != 1 and not _is_quick(item):
             item.add_marker(pytest.mark.slow(reason=f"one of {parameter_sets[function]} parameter sets"))
     # Files with slow tests start first, then files with many tests: if a long file came last, all workers but one would
     # wait for it.
