@@ -89,6 +89,7 @@ UNFIXED = {
     "EVL028",
     "EVL029",
     "EVL030",
+    "EVL031",
     "GRD005",
     "GRD009",
     "GRD016",
