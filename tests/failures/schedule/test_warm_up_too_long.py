@@ -12,7 +12,7 @@ y = x.sum(1, keepdim=True)
 model = nn.Linear(6, 1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
-def fit(*schedulers, epochs=8):
+def fit(*schedulers, epochs=16):
     for epoch in range(epochs):
         for rows in torch.randperm(320).split(32):
             optimizer.zero_grad()
@@ -35,18 +35,18 @@ fit(LinearLR(optimizer, start_factor=0.01, total_iters=1000))  # <- SCH014
 
 CORRECT = {
     "a short warm-up": "fit(LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10)))",
-    "a long one that is nearly done": "fit(LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100)))",
+    "a long one that is nearly done": "fit(LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 200)))",
     "warm-up and decay": """
 fit(SequentialLR(optimizer, [LinearLR(optimizer, 0.1, total_iters=10), ExponentialLR(optimizer, 0.99)], [10]))
 """,
     "a test of rates": """
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-fit(ExponentialLR(optimizer, 1.12))
+fit(ExponentialLR(optimizer, 1.05))
 """,
-    "a test of the program": "fit(LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4000)), epochs=2)",
-    "one cycle": "fit(OneCycleLR(optimizer, max_lr=0.02, total_steps=80))",
+    "a test of the program": "fit(LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4000)), epochs=12)",
+    "one cycle": "fit(OneCycleLR(optimizer, max_lr=0.02, total_steps=160))",
     "a second scheduler": """
-fit(LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 400)), StepLR(optimizer, 1000))
+fit(LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 800)), StepLR(optimizer, 1000))
 """,
 }
 

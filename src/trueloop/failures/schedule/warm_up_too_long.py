@@ -20,7 +20,7 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer compares the learning rate at the end with that of the optimizer when the scheduler was
-    built. It reports a rate that has never fallen and ends below half of it, after at least 60 updates and 3 steps of a
+    built. It reports a rate that has never fallen and ends below half of it, after at least 150 updates and 3 steps of a
     LambdaLR, LinearLR or a scheduler of the program. Runs that end with an error are not judged.
 
 References
@@ -39,7 +39,7 @@ from trueloop.tracing.events import ErrorRaised, Ref, SchedulerStepped, WatchEnd
 from trueloop.tracing.trackers.schedule_courses import ScheduleCourses
 
 MAX_SHARE: Final = 0.5  # of the optimizer's rate
-MIN_UPDATES: Final = 60
+MIN_UPDATES: Final = 150  # fewer are a test of the program
 MIN_STEPS: Final = 3
 OWN_PEAKS: Final = ("OneCycleLR", "CyclicLR", "ReduceLROnPlateau")
 """Schedulers whose highest rate is not that of the optimizer."""
@@ -91,7 +91,7 @@ model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 warmup = 4000
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
-for epoch in range(12):
+for epoch in range(20):
     for rows in torch.randperm(256).split(32):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(inputs[rows]), targets[rows])
