@@ -88,6 +88,7 @@ def main(args):
         scheduler.step()
         if rank == 0:
             print(epoch, losses, f"accuracy {accuracy:.3f}")
+    del model  # before its process group, whose threads may otherwise wait for each other for ever
     dist.destroy_process_group()
 
 

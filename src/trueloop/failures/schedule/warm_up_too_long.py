@@ -20,8 +20,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer compares the learning rate at the end with that of the optimizer when the scheduler was
-    built. It reports a rate that has never fallen and ends below half of it, after at least 150 updates and 3 steps of a
-    LambdaLR, LinearLR or a scheduler of the program. Runs that end with an error are not judged.
+    built. It reports a rate that has never fallen and ends below half of it, after at least 150 updates and 3 steps of
+    a LambdaLR, LinearLR or a scheduler of the program. Runs that end with an error are not judged.
 
 References
     Vaswani et al., 2017, "Attention Is All You Need", section 5.3, arXiv:1706.03762
