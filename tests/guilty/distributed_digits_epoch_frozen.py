@@ -1,6 +1,7 @@
 """A data-parallel classifier in the style of the ImageNet example; without torchrun it runs in one process."""
 
 import argparse
+import gc
 import os
 import time
 
@@ -88,7 +89,8 @@ def main(args):
         scheduler.step()
         if rank == 0:
             print(epoch, losses, f"accuracy {accuracy:.3f}")
-    del model  # before its process group, whose threads may otherwise wait for each other for ever
+    del model
+    gc.collect()  # what hangs on the group, such as DDP, has to go before it does
     dist.destroy_process_group()
 
 
