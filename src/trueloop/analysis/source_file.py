@@ -200,6 +200,13 @@ class SourceFile:
             return None
         return Edit(start - len(indent.encode()), rest.end, "")
 
+    def statement_of(self, node: ast.AST) -> Any:
+        """Return the innermost statement that contains a node, or is the node; None for a module."""
+        found: ast.AST | None = node
+        while found is not None and not isinstance(found, ast.stmt):
+            found = self.parents.get(id(found))
+        return found
+
     def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
         """Return the block that contains a statement."""
         return next((each.blocks[id(statement)] for each in self.modules if id(statement) in each.blocks), [])

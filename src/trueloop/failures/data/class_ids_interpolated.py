@@ -274,12 +274,10 @@ def _names(node: ast.expr) -> list[str]:
 
 def _assigned_names(source: SourceFile, call: ast.Call) -> set[str]:
     """Return the variables that the statement around a conversion assigns; no more than one value is unpacked."""
-    parent: Any = source.parents.get(id(call))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = source.parents.get(id(parent))
-    if not isinstance(parent, ast.Assign) or isinstance(parent.targets[0], ast.Tuple):
+    statement = source.statement_of(call)
+    if not isinstance(statement, ast.Assign) or isinstance(statement.targets[0], ast.Tuple):
         return set()
-    return {last_name(each) for each in parent.targets}
+    return {last_name(each) for each in statement.targets}
 
 
 def _is_target(source: SourceFile, call: ast.Call) -> bool:

@@ -152,17 +152,11 @@ def _new_pass(source: SourceFile, call: ast.Call) -> ast.Call | None:
         case _:
             return None
     if isinstance(iterator, ast.Name):  # batches = iter(loader), in the same block
-        block: list[ast.stmt] = source.block(_statement(source, call))
+        block: list[ast.stmt] = source.block(source.statement_of(call))
         values = assigned_in(function_of(source, call), iterator.id)
         iterator = values[0] if len(values) == 1 and any(encloses(each, values[0]) for each in block) else iterator
     is_iter = isinstance(iterator, ast.Call) and last_name(iterator.func) == "iter" and len(iterator.args) == 1
     return iterator if is_iter and isinstance(iterator, ast.Call) else None
-
-
-def _statement(source: SourceFile, node: ast.AST) -> Any:
-    while not isinstance(node, ast.stmt):
-        node = source.parents[id(node)]
-    return node
 
 
 def _repeats_order(source: SourceFile, created: ast.Call) -> bool:

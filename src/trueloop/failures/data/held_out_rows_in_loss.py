@@ -128,11 +128,10 @@ def _is_used(source: SourceFile, node: Any) -> bool:
     parent: Any = source.parents.get(id(node))
     if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.ctx, ast.Store):
         return False  # train_mask[:100] = True
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = source.parents.get(id(parent))
-    if isinstance(parent, ast.Assign):
+    statement = source.statement_of(node)
+    if isinstance(statement, ast.Assign):
         own = ast.unparse(node)
-        return not all(is_held_out(each) or ast.unparse(each) == own for each in parent.targets)
+        return not all(is_held_out(each) or ast.unparse(each) == own for each in statement.targets)
     return True
 
 

@@ -34,9 +34,10 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.held_out_names import data_words
+from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _TEST: Final = frozenset(("test", "tst", "testing"))
@@ -107,13 +108,11 @@ def _keeps_best(source: SourceFile, loop: ast.AST) -> bool:
         tests = [each.test for each in nodes_in(loop, ast.If)]
         if any("best" in ast.unparse(each) or "max" in ast.unparse(each) for each in tests):
             return True
-    parent: Any = loop
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = source.parents.get(id(parent))
-        if isinstance(parent, ast.Call) and last_name(parent.func) in ("max", "argmax"):
-            return True
-    stored = nodes_in(parent, ast.Name) if parent is not None else []
-    names = {each.id for each in stored if isinstance(each.ctx, ast.Store)}
+    statement = source.statement_of(loop)
+    largest = [each for each in nodes_in(statement, ast.Call) if last_name(each.func) in ("max", "argmax")]
+    if any(encloses(each, loop) for each in largest):
+        return True
+    names = stored_names(statement)
     names |= {
         last_name(getattr(each.func, "value", None))
         for each in nodes_in(loop, ast.Call)

@@ -101,9 +101,7 @@ def _exponent(source: SourceFile, call: ast.Call) -> ast.BinOp | None:
 
 def _is_clipped(source: SourceFile, ratio: ast.Call) -> bool:
     """Return True if the function also uses the ratio clipped."""
-    statement: Any = source.parents.get(id(ratio))
-    while not isinstance(statement, ast.stmt):
-        statement = source.parents.get(id(statement))
+    statement = source.statement_of(ratio)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     texts = {ast.unparse(each) for each in targets} | {ast.unparse(ratio)}
     for call in nodes_in(function_of(source, ratio), ast.Call):

@@ -37,6 +37,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -88,12 +89,10 @@ def _is_tanh(call: ast.Call, sample: str) -> bool:
 
 def _is_passed_on(source: SourceFile, log_prob: ast.expr, function: Any) -> bool:
     """Return True if a function returns the log-probability, or computes a loss with it."""
-    statement: Any = log_prob
-    while not isinstance(statement, ast.stmt):
-        statement = source.parents[id(statement)]
+    statement = source.statement_of(log_prob)
     if isinstance(statement, ast.Return):
         return True
-    names = {each.id for each in nodes_in(statement, ast.Name) if isinstance(each.ctx, ast.Store)}
+    names = stored_names(statement)
     later = [each for each in nodes_in(function, ast.Return, ast.Assign) if each.lineno > statement.lineno]
     return any(
         part.id in names for each in later for part in nodes_in(each, ast.Name) if isinstance(part.ctx, ast.Load)

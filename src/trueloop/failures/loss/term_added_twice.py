@@ -30,7 +30,7 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.minimised_values import minimised
@@ -91,15 +91,7 @@ def _is_same(source: SourceFile, one: ast.expr, other: ast.expr) -> bool:
     stored = (each for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store))
     if any(each.id in read and start <= each.lineno <= end for each in stored):
         return False
-    return _block(source, one) is _block(source, other)
-
-
-def _block(source: SourceFile, node: ast.AST) -> list[ast.stmt]:
-    """Return the statements among which the statement of a node is."""
-    parent: Any = node
-    while not isinstance(parent, ast.stmt):
-        parent = source.parents[id(parent)]
-    return source.block(parent)
+    return source.block(source.statement_of(one)) is source.block(source.statement_of(other))
 
 
 RULE = Rule(required_words=("loss|crit|entropy", "backward|training_step"), find=find)

@@ -51,7 +51,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not values or not isinstance(values[0], ast.Name):
             continue
         name, made = values[0].id, _activation(source, call)
-        statement = _statement(source, call) if made is not None else None
+        statement = source.statement_of(call) if made is not None else None
         if statement is None or name in _targets(statement):
             continue
         added = _added(source, call, statement, name)
@@ -85,13 +85,6 @@ def _is_inplace(call: ast.Call) -> bool:
     first = call.args[:1] if last_name(call.func) in ("ReLU", "ReLU6", "SiLU", "Mish") else []
     given = [*first, *(each.value for each in call.keywords if each.arg == "inplace")]
     return any(isinstance(each, ast.Constant) and each.value is True for each in given)
-
-
-def _statement(source: SourceFile, node: ast.AST) -> Any:
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = source.parents.get(id(parent))
-    return parent
 
 
 def _targets(statement: Any) -> set[str]:

@@ -110,10 +110,7 @@ def _is_in_same_block(parent: ast.AST, child: ast.AST, load: ast.Call) -> bool:
 
 def _is_left_between(source: SourceFile, load: ast.Call, node: Any) -> bool:
     """Return True if a ``return``, ``break`` or ``continue`` ends the block of a load before a later node."""
-    statement: Any = load
-    while not isinstance(statement, ast.stmt):
-        statement = source.parents[id(statement)]
-    last = source.block(statement)[-1:]
+    last = source.block(source.statement_of(load))[-1:]
     return any(
         isinstance(each, ast.Return | ast.Break | ast.Continue | ast.Raise) and each.lineno < node.lineno
         for each in last

@@ -47,9 +47,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _is_called_held_out(source: SourceFile, call: ast.Call) -> bool:
     """Return True if the function or a text around a call says that it validates, and no word means training data."""
-    statement: Any = call
-    while not isinstance(statement, ast.stmt):
-        statement = source.parents[id(statement)]
+    statement = source.statement_of(call)
     texts = [each.value for each in nodes_in(statement, ast.Constant) if isinstance(each.value, str)]
     targets = [each.id for each in nodes_in(statement, ast.Name) if isinstance(each.ctx, ast.Store)]
     words = {word for each in (*texts, *targets) for word in name_words(each)}

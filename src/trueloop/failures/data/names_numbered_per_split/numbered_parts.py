@@ -415,9 +415,7 @@ def _owner(numbering: Numbering) -> str:
 
 def _result(source: SourceFile, numbering: Numbering) -> ast.expr | None:
     """Return the variable that gets the numbers of the records."""
-    statement: Any = numbering.node
-    while statement is not None and not isinstance(statement, ast.stmt):
-        statement = source.parents.get(id(statement))
+    statement = source.statement_of(numbering.node)
     for target, value in assigned_pairs(statement) if isinstance(statement, ast.Assign) else ():
         if encloses(value, numbering.node):
             return target.elts[-1 if numbering.kind == "unique" else 0] if isinstance(target, ast.Tuple) else target

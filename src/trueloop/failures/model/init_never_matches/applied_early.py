@@ -151,10 +151,7 @@ def _is_plain(call: ast.Call) -> bool:
 
 def _is_assigned_to_self(source: SourceFile, call: ast.Call) -> bool:
     """Return True if the result of a call, or what contains it, may become a part of the model."""
-    parent = source.parents.get(id(call))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = source.parents.get(id(parent))
-    return isinstance(parent, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return)
+    return isinstance(source.statement_of(call), ast.Assign | ast.AnnAssign | ast.Expr | ast.Return)
 
 
 def _is_applied_again(source: SourceFile, later: Sequence[ast.stmt], layers: list[ast.Call]) -> bool:

@@ -116,9 +116,7 @@ def _is_averaged(source: SourceFile, node: ast.AST, average: ast.expr, new: ast.
 
 def _is_scaled_before(source: SourceFile, node: ast.AST, own: str) -> bool:
     """Return True if the statement before an operation scales the same tensor: ``average.mul_(decay)``."""
-    statement: Any = node
-    while not isinstance(statement, ast.stmt):
-        statement = source.parents[id(statement)]
+    statement = source.statement_of(node)
     block = source.block(statement)
     before = block[block.index(statement) - 1] if statement in block and block.index(statement) else None
     match before:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import enclosing_loops
 from trueloop.analysis.queries.layer_arguments import argument_node
-from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Severity
@@ -34,7 +34,7 @@ def first_groups(source: SourceFile) -> Iterator[Hit]:
         is_repeated = isinstance(function_of(source, target), ast.FunctionDef) or any(enclosing_loops(source, target))
         if count < 2 or not is_repeated or _names_one_part(source, target):
             continue
-        statement: Any = next((e for e in enclosing_nodes(source, target) if isinstance(e, ast.stmt)), target)
+        statement = source.statement_of(target)
         yield Hit(
             message=f"`{source.text.segment(statement)}` changes the learning rate of the first of {count} parameter "
             "groups: the others keep theirs.",
@@ -124,7 +124,7 @@ def _is_dict(node: ast.expr) -> bool:
 
 def _names_one_part(source: SourceFile, target: ast.expr) -> bool:
     """Return True if the line, the comment before it or the function says which part of the model it changes."""
-    statement = next((e for e in enclosing_nodes(source, target) if isinstance(e, ast.stmt)), target)
+    statement = source.statement_of(target)
     before = source.text.line(statement.lineno - 1)
     words = (source.text.line(statement.lineno), before if before.lstrip().startswith("#") else "")
     return any(_ONE_PART.search(each) for each in (*words, getattr(function_of(source, target), "name", "")))
