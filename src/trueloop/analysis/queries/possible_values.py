@@ -130,6 +130,12 @@ def _ancestors(source: SourceFile, node: ast.AST) -> set[int]:
     return {id(each) for each in enclosing_nodes(source, node)}
 
 
+def loops_around(source: SourceFile, node: ast.AST) -> Iterator[ast.For | ast.comprehension]:
+    """Yield the ``for`` loops and the clauses of comprehensions around a node within its function, innermost first."""
+    for around in enclosing_nodes(source, node):
+        yield from [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
+
+
 def enclosing_nodes(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes around a node within its function."""
     parent = source.parents.get(id(node))

@@ -51,6 +51,7 @@ _LOGIT_LOSSES: Final = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
 _CLASS_LOSSES: Final = ("CrossEntropyLoss", "cross_entropy")
 _PROBABILITY_LOSSES: Final = ("BCELoss", "binary_cross_entropy")
 _SIGMOIDS: Final = re.compile(r"sigmoid|expit|softmax|Sigmoid|Softmax")
+_SIGMOID_CALLS: Final = ("sigmoid", "expit")
 _LOGITS: Final = re.compile(r"(^|_)logits?($|_)", re.IGNORECASE)
 _SHAPING: Final = frozenset(("squeeze", "view", "reshape", "flatten", "unsqueeze", "ravel"))
 _MAX_DEPTH: Final = 5
@@ -94,7 +95,8 @@ def _confidences(source: SourceFile) -> Iterator[Hit]:
 
 def _always_true(source: SourceFile) -> Iterator[Hit]:
     """Yield each comparison of the result of a sigmoid with 0."""
-    for node in source.nodes_of(ast.Compare):
+    has_sigmoid = any(last_name(each.func) in _SIGMOID_CALLS for each in source.all_calls)
+    for node in source.nodes_of(ast.Compare) if has_sigmoid else ():
         match node:
             case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[ast.Constant(value=0 | 0.0)]):
                 values = _assigned_before(function_of(source, node), dotted_name(left), node) or [left]
@@ -111,7 +113,7 @@ def _always_true(source: SourceFile) -> Iterator[Hit]:
 def _is_sigmoid(node: ast.expr) -> bool:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SHAPING:
         node = without_conversions(node.func.value)
-    return isinstance(node, ast.Call) and last_name(node.func) in ("sigmoid", "expit")
+    return isinstance(node, ast.Call) and last_name(node.func) in _SIGMOID_CALLS
 
 
 def _scores_of_largest(source: SourceFile, node: ast.expr) -> ast.expr | None:

@@ -37,12 +37,12 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.queries.batch_loops import is_label, is_loss_call
 from trueloop.analysis.queries.class_instances import instances
 from trueloop.analysis.queries.minimised_values import added_values
-from trueloop.analysis.queries.possible_values import enclosing_nodes, origins, possible_values
+from trueloop.analysis.queries.possible_values import loops_around, origins, possible_values
 from trueloop.analysis.queries.reductions import reduction
 from trueloop.analysis.queries.signed_terms import minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -170,14 +170,11 @@ def _is_layer(call: ast.Call) -> bool:
 
 def _is_iterated(source: SourceFile, node: ast.expr, name: str) -> bool:
     """Return True for the last variable of a loop over the parameters or modules of a model."""
-    for around in enclosing_nodes(source, node):
-        loops: list[Any] = getattr(around, "generators", [around])
-        for loop in loops:
-            if isinstance(loop, ast.For | ast.comprehension):
-                names = nodes_in(loop.target, ast.Name)
-                calls = [e for v in origins(source, loop.iter, 2) for e in nodes_in(v, ast.Call)]
-                if names and names[-1].id == name and any(last_name(each.func) in _PARAMETERS for each in calls):
-                    return True
+    for loop in loops_around(source, node):
+        names = nodes_in(loop.target, ast.Name)
+        calls = [e for v in origins(source, loop.iter, 2) for e in nodes_in(v, ast.Call)]
+        if names and names[-1].id == name and any(last_name(each.func) in _PARAMETERS for each in calls):
+            return True
     return False
 
 

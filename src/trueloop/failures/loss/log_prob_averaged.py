@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
-from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
+from trueloop.analysis.queries.possible_values import loops_around, origins
 from trueloop.analysis.queries.reductions import reduction
 from trueloop.analysis.queries.signed_terms import Term, factors, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -119,7 +119,7 @@ def _is_log_prob(node: ast.expr) -> bool:
 def _is_return(source: SourceFile, node: ast.expr) -> bool:
     """Return True for returns and advantages, and for rewards that are discounted or normalised."""
     values = [*origins(source, node, 3)]
-    values[1:1] = [loop.iter for loop in _loops(source, node) if last_name(node) in _stored(loop.target)]
+    values[1:1] = [loop.iter for loop in loops_around(source, node) if last_name(node) in _stored(loop.target)]
     names = [last_name(e) for each in values[:2] for e in nodes_in(each, ast.Name, ast.Attribute)]
     if any(_LOG_PROBS.search(each) or _TOTAL.search(each) for each in names if each not in _REDUCTIONS):
         return False
@@ -156,17 +156,12 @@ def _has_steps(source: SourceFile, average: ast.Call, factor: ast.expr) -> bool:
 def _is_iterated(source: SourceFile, product: ast.expr, average: ast.Call, factor: ast.expr) -> bool:
     """Return True for a loop over returns around a product with an average that it does not change."""
     read = {each.id for each in nodes_in(average, ast.Name)}
-    for loop in _loops(source, product):
+    for loop in loops_around(source, product):
         stored = _stored(loop) if isinstance(loop, ast.For) else _stored(loop.target)
         is_over = not isinstance(loop.iter, ast.Call) or last_name(loop.iter.func) in _OVER
         if last_name(factor) in _stored(loop.target) and not stored & read and is_over:
             return True
     return False
-
-
-def _loops(source: SourceFile, node: ast.expr) -> Iterator[ast.For | ast.comprehension]:
-    for around in enclosing_nodes(source, node):
-        yield from [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
 
 
 def _stored(node: ast.AST) -> set[str]:

@@ -32,7 +32,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.possible_values import enclosing_nodes
+from trueloop.analysis.queries.possible_values import loops_around
 from trueloop.analysis.queries.signed_terms import may_ascend, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
@@ -87,13 +87,10 @@ def _is_parameter(source: SourceFile, node: ast.expr) -> bool:
         return node.attr == "weight"
     if not isinstance(node, ast.Name):
         return False
-    for around in enclosing_nodes(source, node):
-        loops = [around] if isinstance(around, ast.For) else getattr(around, "generators", ())
-        for each in loops:
-            names = [name.id for name in nodes_in(each.target, ast.Name)]
-            iterated = [last_name(call.func) for call in nodes_in(each.iter, ast.Call)]
-            if node.id in names:
-                return "parameters" in iterated or "named_parameters" in iterated
+    for loop in loops_around(source, node):
+        if node.id in [each.id for each in nodes_in(loop.target, ast.Name)]:
+            iterated = {last_name(each.func) for each in nodes_in(loop.iter, ast.Call)}
+            return not iterated.isdisjoint(("parameters", "named_parameters"))
     return False
 
 

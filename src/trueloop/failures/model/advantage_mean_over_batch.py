@@ -105,9 +105,10 @@ def _centred(source: SourceFile, root: ast.expr) -> Iterator[tuple[ast.Call, ast
         operand = ast.unparse(found.operand)
         averaged = {ast.unparse(each.node) for each in _first_terms(source, found.operand)}
         value = next((each for text, each in added.items() if text not in averaged and _is_value(source, each)), None)
-        is_advantage = _ADVANTAGE.search(_name(found.operand)) or (value is not None and _has_one_output(source, value))
-        is_known = operand in added and value is not None and is_advantage and not _is_standardised(source, term.node)
-        if is_known and value is not None and not _is_value(source, added[operand]):
+        if value is None or operand not in added or _is_value(source, added[operand]):
+            continue
+        is_advantage = _ADVANTAGE.search(_name(found.operand)) or _has_one_output(source, value)
+        if is_advantage and not _is_standardised(source, term.node):
             yield term.node, value
 
 

@@ -40,6 +40,7 @@ from typing import Final
 from trueloop.analysis.abstract_value import COPY, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import names_in, varying_names
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.loops import is_batch_loop
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.queries.unregistered_modules import has_weights
@@ -82,8 +83,7 @@ def _initialised_again(source: SourceFile) -> Iterator[Hit]:
             model = _initialised_model(source, statement)
             calls = [each for each in nodes_in(node, ast.Call) if model and dotted_name(each.func) == model]
             steps = [each for each in nodes_in(node, ast.Call) if last_name(each.func) == "step"]
-            is_built = any(dotted_name(part) == model for part in nodes_in(node, ast.Name) if _is_stored(part))
-            if calls and steps and not is_built:
+            if calls and steps and model not in stored_names(node):
                 yield Hit(
                     message=f"Every iteration of the loop over epochs initialises `{model}` again: the weights of the "
                     "previous epoch are discarded.",
@@ -101,10 +101,6 @@ def _initialised_model(source: SourceFile, statement: ast.stmt) -> str:
             return dotted_name(model) if "reset_parameters" in ast.unparse(statement) else ""
         case _:
             return ""
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
 
 
 def _is_over_epochs(loop: Loop) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.held_out_names import is_held_out
+from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -66,7 +67,7 @@ def _splits_in_epochs(source: SourceFile) -> Iterator[Hit]:
 def _sets(loop: ast.For, data: list[ast.expr]) -> bool:
     """Return True if each iteration of a loop has data of its own."""
     used = {each.id for array in data for each in nodes_in(array, ast.Name)}
-    return any(each.id in used and isinstance(each.ctx, ast.Store) for each in nodes_in(loop, ast.Name))
+    return not used.isdisjoint(stored_names(loop))
 
 
 def _reads(loop: ast.For, part: ast.expr) -> bool:
