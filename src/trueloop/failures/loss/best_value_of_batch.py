@@ -33,10 +33,10 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of, is_loader
-from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins, unpacked_call
+from trueloop.analysis.queries.possible_values import computed_from, loops_around, origins, unpacked_call
 from trueloop.analysis.queries.reductions import reduction
 from trueloop.analysis.queries.td_targets import discounted_values, stored_rows, without_views
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -122,14 +122,11 @@ def _gathers(node: ast.Call | ast.Subscript) -> bool:
 def _is_one_of_a_loop(source: SourceFile, node: ast.expr) -> bool:
     """Return True for a variable of a loop over transitions, which is no loop over the batches of a loader."""
     names = {each.id for value in origins(source, node, 2) for each in nodes_in(value, ast.Name)}
-    for around in enclosing_nodes(source, node):
-        loops: list[Any] = getattr(around, "generators", [around])
-        for loop in loops:
-            if isinstance(loop, ast.For | ast.comprehension) and not is_loader(source, loop.iter):
-                targets = {each.id for each in nodes_in(loop.target, ast.Name)}
-                is_range = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange")
-                if targets & names and not is_range:
-                    return True
+    for loop in loops_around(source, node):
+        targets = {each.id for each in nodes_in(loop.target, ast.Name)}
+        is_range = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange")
+        if targets & names and not is_range and not is_loader(source, loop.iter):
+            return True
     return False
 
 
