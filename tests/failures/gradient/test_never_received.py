@@ -371,7 +371,8 @@ for step in range(N):
         group["lr"] = 1e-3 * min(1.0, loss_value / best)
 """,
     "frozen pretrained embedding": """
-table = nn.Embedding.from_pretrained(torch.randn(3, 6))
+pretrained = nn.Embedding(3, 6)
+table = nn.Embedding.from_pretrained(pretrained.weight.detach())
 head = mlp(6, 1)
 optimizer = adam(table, head)
 for step in range(N):
