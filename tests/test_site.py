@@ -6,6 +6,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -138,6 +139,12 @@ def test_the_cards_of_the_simulator_show_the_measured_curves(making: Any):
     signatures = making("signatures")
     assert signatures.CARDS_FILE.read_text() == signatures.cards_text(), "make signatures"
     assert len(signatures.CARDS) == 8
+
+
+def test_the_wall_of_the_lab_shows_the_measured_curves_of_every_injectable_failure(making: Any):
+    signatures = making("signatures")
+    assert signatures.WALL_FILE.read_text() == signatures.wall_text(), "make signatures"
+    assert set(json.loads(signatures.wall_text())["plots"]) == {entry.code for entry, _ in signatures.injectable_failures()}
 
 
 def test_signatures_are_those_of_todays_scripts_and_drawn(making: Any, site: dict[str, str]):

@@ -24,6 +24,8 @@ CARDS: Final = ("GRD001", "OPT006", "EVL001", "LOS001", "DAT003", "DAT001", "SCH
 """Failures that the lab's simulator shows as cards."""
 CARD_LABELS: Final = {"loss": "loss", "held_out": "held-out", "norm": "gradients", "rate": "rate", "graphs": "graphs"}
 CARDS_FILE: Final = STATIC / "pages" / "simulator" / "bug_curves.json"
+WALL_FILE: Final = STATIC / "pages" / "signatures" / "wall_curves.json"
+"""The curves of the lab's page "Bug signatures": of each failure, those of the quantity that differs most."""
 
 
 def injectable_failures() -> Iterator[tuple[Entry, str]]:
@@ -108,6 +110,21 @@ def cards_text() -> str:
     return json.dumps(cards, separators=(",", ":")) + "\n"
 
 
+def wall_text() -> str:
+    """Return the file of the lab's wall: for each failure, the plot in which its two runs differ most."""
+    from trueloop.lab.teaching.signatures import SEEDS, most_different
+
+    plots = {
+        entry.code: most_different(read["plots"])
+        for entry, _ in injectable_failures()
+        if (read := read_signature(entry))
+    }
+    for plot in plots.values():
+        for band in BANDS:
+            plot[band]["x"] = _positions(plot[band]["x"])
+    return json.dumps({"seeds": len(SEEDS), "plots": plots}, separators=(",", ":")) + "\n"
+
+
 def _positions(xs: list[float]) -> list[float]:
     """Return the horizontal positions; those of a run that makes no update, and so stays at 0, are spread evenly."""
     return xs if any(xs) else [round(i / max(1, len(xs) - 1), 3) for i in range(len(xs))]
@@ -124,6 +141,7 @@ def main() -> None:
         print(f"{entry.code} {entry.failure.title}", flush=True)
     current_files = {file_of(entry) for entry, _ in injectable_failures()}
     CARDS_FILE.write_text(cards_text(), encoding="utf-8")
+    WALL_FILE.write_text(wall_text(), encoding="utf-8")
     for obsolete in set(FOLDER.glob("*.json")) - current_files:
         obsolete.unlink()
         print(f"{obsolete.name} removed: no failure has this code")

@@ -91,6 +91,15 @@ def test_an_empty_leaderboard_opens_with_a_practice_run(served, browser, tmp_pat
         page.close()
 
 
+def test_without_a_run_the_page_of_runs_opens_with_an_example(served, browser, tmp_path):
+    with served(tmp_path, str(tmp_path / "runs")) as address:
+        page = browser.new_page(reduced_motion="no-preference")
+        page.goto(f"{address}#/watch")
+        expect(page.locator(".watch-head")).to_contain_text("example.py", timeout=120_000)
+        expect(page.locator(".watch-finding").first).to_contain_text("GRD001", timeout=120_000)
+        page.close()
+
+
 def test_the_wall_describes_one_failure_after_another(open_page: Opened):
     page = open_page("signatures", width=1440)
     page.emulate_media(reduced_motion="no-preference")

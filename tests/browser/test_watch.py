@@ -212,7 +212,7 @@ def test_a_missing_run_is_reported(open_page, lab_home, lab):
 @pytest.mark.slow(reason="starts a lab and a script of its own")
 def test_without_a_run_an_example_is_one_click_away(served, browser, axe, tmp_path):
     with served(tmp_path, str(tmp_path / "runs")) as address:
-        page = browser.new_page(viewport={"width": 1024, "height": 800})
+        page = browser.new_page(viewport={"width": 1024, "height": 800}, reduced_motion="reduce")
         page.goto(f"{address}#/watch")
         expect(page.get_by_text("trueloop run --lab train.py")).to_be_visible()
         expect(page.get_by_role("button", name="Copy")).to_have_count(3)

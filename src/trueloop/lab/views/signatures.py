@@ -11,7 +11,6 @@ from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import FAMILIES, Entry, catalogue, find_failure
 from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.lab.highlight import highlight
-from trueloop.lab.views.signature_tiles import cached_tiles
 
 NEEDS_TORCH = False
 NO_CURVES: Final = (
@@ -23,18 +22,16 @@ _PIECES: Final = re.compile(r"``(?P<code>[^`]+)``|(?P<link>https://[^\s<>\"]+[^\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Request for the table, for the tiles of the wall that are cached, or for the page of one failure."""
+    """Request for the table, or for the page of one failure."""
 
-    what: Literal["table", "tiles", "page"] = "table"
+    what: Literal["table", "page"] = "table"
     code: Annotated[str, Bounds(0, 60), "a code or name of the catalogue"] = ""
 
 
 def answer(query: Query) -> dict[str, Any]:
-    """Return the table, the tiles or the page."""
+    """Return the table or the page."""
     if query.what == "table":
         return table()
-    if query.what == "tiles":
-        return {"tiles": cached_tiles(catalogue())}
     entry = find_failure(query.code)
     if entry is None:
         raise InvalidConfig(f"There is no failure {query.code!r}.", fix="trueloop failures lists all.")

@@ -3,6 +3,7 @@
 import { codePanel, copyButton } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask } from "../net.js";
+import { prefersReducedMotion } from "../player.js";
 import { compare } from "./watch/compare.js";
 import { details } from "./watch/details.js";
 import { list } from "./watch/list.js";
@@ -32,7 +33,7 @@ export async function mount(root, { params, setParams, announce }) {
   const tools = h("div", { class: "row watch-chosen", hidden: true }, legend, h("span", { class: "row" }, h("label", { for: "watch-smoothing" }, "Smoothing"), smoothing));
   const errorNote = h("p", { class: "error", role: "alert", hidden: true });
   const emptyPanel = invitation({ onstarted: () => { hasChosen = false; refreshList(); }, announce });
-  const main = h("div", {}, errorNote, emptyPanel, detailPanel.head, tools, plotPanel.element, comparison.element, detailPanel.element, code.element);
+  const main = h("div", {}, errorNote, emptyPanel.element, detailPanel.head, tools, plotPanel.element, comparison.element, detailPanel.element, code.element);
   fill(root, h("div", { class: "columns" }, h("div", { class: "panel inputs watch-side" }, runs.element), main));
 
   function choose(/** @type {string[]} */ ids) {
@@ -53,6 +54,7 @@ export async function mount(root, { params, setParams, announce }) {
       if (unmounted) return;
       runs.show(runList);
       const [newest] = runList.runs; // those that are running are the first
+      if (!newest && !runs.search && !prefersReducedMotion()) emptyPanel.start(); // a page without a run has nothing to show
       if (!hasChosen && newest) {
         runs.choose([newest.id]);
         choose([newest.id]);
@@ -86,7 +88,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   function show() {
     const loadedRuns = chosen.map((id) => runsById.get(id)).filter(Boolean);
-    emptyPanel.hidden = chosen.length > 0;
+    emptyPanel.element.hidden = chosen.length > 0;
     const existingRuns = loadedRuns.filter((run) => !run.missing);
     plotPanel.show(existingRuns, chosen);
     comparison.show(existingRuns, (index) => plotPanel.swatch(chosen.indexOf(existingRuns[index].id)));
@@ -125,11 +127,12 @@ export async function mount(root, { params, setParams, announce }) {
   };
 }
 
-/** The ways to a run: an example that runs at once, and commands to copy. @param {{onstarted: () => void, announce: (text: string) => void}} handlers */
+/** The ways to a run: an example of the page, which `start` runs, and commands to copy. @param {{onstarted: () => void, announce: (text: string) => void}} handlers */
 function invitation({ onstarted, announce }) {
   const status = h("p", { role: "status" });
   const button = h("button", { type: "button", onclick: start }, "▶ Run an example");
   async function start() {
+    if (button.disabled) return;
     button.disabled = true;
     status.textContent = "Starting PyTorch; the run appears here in a few seconds …";
     announce(status.textContent);
@@ -149,8 +152,9 @@ function invitation({ onstarted, announce }) {
     const copy = copyButton(() => command);
     return h("li", {}, h("div", { class: "row" }, h("code", {}, command), copy.button, copy.status), h("p", { class: "muted" }, text));
   });
-  return h("div", { class: "panel" }, h("h2", {}, "No run yet"), h("div", { class: "row" }, button, h("span", {}, "A small network with a silent failure, under the sanitizer.")), status,
+  const element = h("div", { class: "panel" }, h("h2", {}, "No run yet"), h("div", { class: "row" }, button, h("span", {}, "A small network with a silent failure, under the sanitizer.")), status,
     h("h3", {}, "Or start your own"), h("ul", { class: "watch-ways" }, ways));
+  return { element, start };
 }
 
 /** Decode a name in an address; a name that cannot be decoded is returned unchanged. @param {string} text */

@@ -3,7 +3,7 @@
 import { block, codePanel } from "../../code.js";
 import { fill, h, formatNumber, prose } from "../../dom.js";
 import { ask, retryUntilAnswered } from "../../net.js";
-import { comparisonPlot, plotLegend, plotsOnWall } from "./plot.js";
+import { comparisonPlot, plotLegend } from "./plot.js";
 
 const RETRY_MS = 2000;
 
@@ -12,8 +12,8 @@ export function renderPieces(pieces) {
   return pieces.map(([kind, text]) => (kind === "code" ? h("code", {}, text) : kind === "link" ? h("a", { href: text, target: "_blank", rel: "noopener noreferrer" }, text) : text));
 }
 
-/** @param {any[]} failures all failures, in the order in which one goes through them @param {any} failure */
-export function failurePage(failures, failure) {
+/** @param {any[]} failures all failures, in the order in which one goes through them @param {any} failure @param {import("./plot.js").Curves} wallCurves */
+export function failurePage(failures, failure, wallCurves) {
   let unmounted = false;
   const heading = h("h2", { tabindex: "-1" }, h("span", { class: `badge ${failure.severity}` }, `${failure.severity} ${failure.code}`), " ", failure.title);
   const measured = h("div", { class: "sig-measured" });
@@ -24,10 +24,10 @@ export function failurePage(failures, failure) {
     h("nav", { class: "row", "aria-label": "Failures" }, h("a", { href: "#/signatures" }, "All signatures"), step(failures[at - 1], "← previous"), step(failures[at + 1], "next →")),
     heading, summary, measured, description);
 
-  /** Show a text where the curves will be, and the one that is known from the wall. @param {any} text */
+  /** Show a text where the curves will be, and the one of the wall. @param {any} text */
   function wait(text) {
-    const known = plotsOnWall.get(failure.code);
-    fill(measured, h("p", { class: "sig-wait", role: "status" }, text), known && [plotLegend({ seeds: 1 }), h("div", { class: "sig-all" }, comparisonPlot(known))]);
+    const known = wallCurves.plots[failure.code];
+    fill(measured, h("p", { class: "sig-wait", role: "status" }, text), known && [plotLegend(wallCurves.seeds), h("div", { class: "sig-all" }, comparisonPlot(known))]);
   }
   wait(failure.curves ? "Training on the first of three seeds …" : failure.why);
 
@@ -73,7 +73,7 @@ function curves(answer) {
   code.show(answer.script, { marked: answer.lines, mark: "broken", hit: finding?.line ?? null });
   const sentences = [finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${formatNumber(finding.first_update)}, line ${finding.line}.`) : "The sanitizer did not find it at run time.", raised && `The broken script ended with ${raised}.`];
   const changes = answer.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
-  return [plotLegend({ seeds }), h("div", { class: "sig-all" }, plots.map(comparisonPlot)),
+  return [plotLegend(seeds), h("div", { class: "sig-all" }, plots.map(comparisonPlot)),
     finding && h("p", { class: "sig-finding-text" }, h("b", {}, "The sanitizer: "), prose(finding.message)),
     h("p", { class: "muted" }, sentences.filter(Boolean).join(" ")), h("ul", { "aria-label": "What was changed" }, changes), h("p", {}, h("a", { href: answer.address }, "Open in the simulator")),
     code.element];

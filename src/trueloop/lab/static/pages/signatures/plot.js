@@ -4,12 +4,10 @@ import { h, formatNumber, svg } from "../../dom.js";
 
 /** @typedef {{x: number[], least: (number | null)[], middle: (number | null)[], most: (number | null)[], lost: number | null}} Band the values over several seeds
  * @typedef {{name: string, title: string, words: string, log: boolean, low: number, high: number, last: number, healthy: Band, broken: Band}} Plot
+ * @typedef {{seeds: number, plots: Record<string, Plot>}} Curves the measured curves of the wall, by the code of their failure
  * @typedef {{width: number, height: number, left: number, right: number, top: number, bottom: number}} Frame the size of a picture and its margins */
 
 const PLOT = { width: 260, height: 112, left: 4, right: 4, top: 14, bottom: 16 }, TILE = { width: 120, height: 76, left: 4, right: 4, top: 5, bottom: 5 };
-
-/** The curves on the wall, by the code of the failure; its page shows them while it measures. @type {Map<string, Plot>} */
-export const plotsOnWall = new Map();
 
 /** @param {Plot} plot */
 export function comparisonPlot(plot) {
@@ -59,9 +57,9 @@ function finiteSections(xs, low, high) {
   return sections.filter((points) => points.length);
 }
 
-/** The legend of the plots. @param {{seeds?: number}} [options] seeds: number of seeds whose range is shaded */
-export function plotLegend({ seeds = 1 } = {}) {
+/** The legend of the plots. @param {number} seeds number of seeds whose range is shaded */
+export function plotLegend(seeds) {
   const line = (/** @type {string} */ which) => svg("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, svg("polyline", { class: `sig-${which}`, points: "0,5 30,5" }));
   return h("div", { class: "sig-key" }, h("span", {}, line("healthy"), "correct"), h("span", {}, line("broken"), "with the failure"),
-    seeds > 1 && [h("span", {}, `shaded: range of ${seeds} seeds`), h("span", {}, "× non-finite from here on")]);
+    h("span", {}, `shaded: range of ${seeds} seeds`), h("span", {}, "× non-finite from here on"));
 }

@@ -1,19 +1,18 @@
 // @ts-check
 // The wall: a tile with the curve of each failure that can be injected, and a list of the others.
 import { fill, h, debounce } from "../../dom.js";
-import { ask, retryUntilAnswered } from "../../net.js";
 import { prefersReducedMotion } from "../../player.js";
 import { renderPieces } from "./page.js";
-import { comparisonPlot, plotLegend, plotsOnWall, thumbnail } from "./plot.js";
+import { comparisonPlot, plotLegend, thumbnail } from "./plot.js";
 
-const RETRY_MS = 2000, NEXT_MS = 2600; // NEXT_MS: time until the wall shows the next failure by itself
+const NEXT_MS = 2600; // NEXT_MS: time until the wall shows the next failure by itself
 const LISTED = 150; // failures without curves that are listed at once; the families after them are folded
 let leftAt = ""; // code of the failure that was opened last, to which the user comes back
 
-/** @param {any[]} failures @param {import("../../app.js").Page} page */
-export function wall(failures, { params, setParams, announce }) {
-  const tiles = failures.filter((each) => each.curves).map(tile);
-  const others = failures.filter((each) => !each.curves).map((failure) => ({ failure, element: h("li", {}, h("a", { href: address(failure) }, failure.title)) }));
+/** @param {any[]} failures @param {import("./plot.js").Curves} curves @param {import("../../app.js").Page} page */
+export function wall(failures, { seeds, plots }, { params, setParams, announce }) {
+  const tiles = failures.filter(({ code }) => plots[code]).map(tile);
+  const others = failures.filter(({ code }) => !plots[code]).map((failure) => ({ failure, element: h("li", {}, h("a", { href: address(failure) }, failure.title)) }));
   let listed = 0;
   const families = [...new Set(others.map(({ failure }) => failure.family))].map((name) => {
     const own = others.filter(({ failure }) => failure.family === name);
@@ -21,34 +20,31 @@ export function wall(failures, { params, setParams, announce }) {
     return h("details", { dataset: { open: listed <= LISTED ? "1" : "" } }, h("summary", {}, h("h3", {}, name), ` ${own.length}`), h("ul", {}, own.map(({ element }) => element)));
   });
   const search = h("input", { type: "search", id: "sig-search", placeholder: "title, symptom or fix", maxlength: 80, value: params.get("search") ?? "", oninput: debounce(filter) });
-  const status = h("span", { class: "muted", role: "status" });
   const about = h("aside", { class: "panel sig-about", "aria-label": "The failure under the pointer" });
   const grid = h("ul", { class: "sig-wall", onpointerenter: () => { following = true; }, onfocusin: () => { following = true; } }, tiles.map(({ element }) => element));
   const rest = h("section", { class: "sig-others", "aria-labelledby": "sig-others" }, h("h2", { id: "sig-others" }, "Without curves"), h("div", { class: "sig-families" }, families));
   const element = h("div", {},
-    h("div", { class: "row sig-bar" }, h("p", {}, "One run, without and with a silent failure."), plotLegend(), h("label", { for: "sig-search", class: "unseen" }, "Search"), search, status),
+    h("div", { class: "row sig-bar" }, h("p", {}, "One run, without and with a silent failure."), plotLegend(seeds), h("label", { for: "sig-search", class: "unseen" }, "Search"), search),
     h("div", { class: "sig-columns" }, grid, about), rest);
-  let unmounted = false, following = false, shown = -1, timer = 0; // following: the user has chosen a tile
+  let following = false, shown = -1, timer = 0; // following: the user has chosen a tile
 
   /** @param {any} failure */
   function tile(failure) {
-    const picture = h("span", { class: "sig-picture" });
     const link = h("a", { class: "sig-tile", href: address(failure), "aria-label": `${failure.code}: ${failure.title}`, onpointerenter: () => describe(failure), onfocus: () => describe(failure), onclick: () => { leftAt = failure.code; } },
-      picture, h("b", {}, failure.code), h("span", { class: "sig-title" }, failure.title));
-    return { failure, link, picture, element: h("li", {}, link), plot: /** @type {any} */ (null) };
+      h("span", { class: "sig-picture" }, thumbnail(plots[failure.code])), h("b", {}, failure.code), h("span", { class: "sig-title" }, failure.title));
+    return { failure, link, element: h("li", {}, link) };
   }
 
   /** Show what a failure does next to the wall. @param {any} failure */
   function describe(failure) {
     shown = tiles.findIndex((each) => each.failure === failure);
     tiles.forEach(({ link }, index) => link.classList.toggle("shown", index === shown));
-    const { plot } = tiles[shown];
     fill(about, h("span", { class: `badge ${failure.severity}` }, failure.code), h("h2", {}, failure.title),
-      plot && comparisonPlot(plot), h("p", {}, renderPieces(firstSentence(failure.symptom))));
+      comparisonPlot(plots[failure.code]), h("p", {}, renderPieces(firstSentence(failure.symptom))));
   }
 
   function showNext() {
-    const ready = tiles.map((each, index) => (each.plot && !each.element.hidden ? index : -1)).filter((index) => index >= 0);
+    const ready = tiles.map((each, index) => (each.element.hidden ? -1 : index)).filter((index) => index >= 0);
     if (!following && ready.length) describe(tiles[ready.find((index) => index > shown) ?? ready[0]].failure);
   }
 
@@ -65,47 +61,17 @@ export function wall(failures, { params, setParams, announce }) {
     setParams(search.value ? { search: search.value } : {});
   }
 
-  /** Load the curves that are cached, then those that have to be measured. */
-  async function load() {
-    const cached = await retryUntilAnswered(() => ask("signatures", { what: "tiles" })).catch(() => ({ tiles: {} }));
-    for (const each of tiles) if (cached.tiles[each.failure.code]) draw(each, cached.tiles[each.failure.code]);
-    for (;;) {
-      const missing = tiles.filter(({ plot }) => !plot), first = missing.filter(({ element: item }) => !item.hidden);
-      status.textContent = missing.length ? `measuring ${tiles.length - missing.length} of ${tiles.length}` : "";
-      if (!missing.length || unmounted) break;
-      try {
-        const codes = [...new Set([...first, ...missing])].map(({ failure }) => failure.code);
-        const answer = document.hidden ? null : await retryUntilAnswered(() => ask("signature_tiles", { codes }));
-        if (unmounted) return;
-        for (const each of missing) if (answer?.tiles[each.failure.code] !== undefined) draw(each, answer.tiles[each.failure.code]);
-        if (answer) continue;
-      } catch (error) {
-        status.textContent = `${error instanceof Error ? error.message : error} Trying again …`;
-      }
-      await new Promise((wake) => setTimeout(wake, RETRY_MS));
-    }
-  }
-
-  /** @param {any} each @param {any} plot null if there are no curves */
-  function draw(each, plot) {
-    each.plot = plot ?? {};
-    if (!plot) return;
-    plotsOnWall.set(each.failure.code, plot);
-    fill(each.picture, thumbnail(plot));
-    if (shown < 0 || tiles[shown] === each) describe(each.failure);
-  }
-
   return {
     element,
     shown() {
       filter();
-      load();
+      showNext();
       if (!prefersReducedMotion()) timer = setInterval(showNext, NEXT_MS);
       const back = tiles.find(({ failure }) => failure.code === leftAt);
       leftAt = "";
       back?.link.focus();
     },
-    unmount() { unmounted = true; clearInterval(timer); },
+    unmount() { clearInterval(timer); },
   };
 }
 
