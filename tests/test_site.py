@@ -144,7 +144,8 @@ def test_the_cards_of_the_simulator_show_the_measured_curves(making: Any):
 def test_the_wall_of_the_lab_shows_the_measured_curves_of_every_injectable_failure(making: Any):
     signatures = making("signatures")
     assert signatures.WALL_FILE.read_text() == signatures.wall_text(), "make signatures"
-    assert set(json.loads(signatures.wall_text())["plots"]) == {entry.code for entry, _ in signatures.injectable_failures()}
+    injectable = {entry.code for entry, _ in signatures.injectable_failures()}
+    assert set(json.loads(signatures.wall_text())["plots"]) == injectable
 
 
 def test_signatures_are_those_of_todays_scripts_and_drawn(making: Any, site: dict[str, str]):
