@@ -266,6 +266,61 @@ def test_run_accepts_scaled_inputs(run_is_clean, evaluated: str):
     run_is_clean(TRAIN + f"train(Scaler().apply(x[:200]), y[:200])\nevaluate({evaluated})\n")
 
 
+SAMPLERS = {
+    "in a loop": """
+@torch.no_grad()
+def sample(n):
+    x = torch.randn(n, 6)
+    for t in range(20):
+        made = model(x)
+        x = (1 + torch.arange(6.0)) * x + made.mean()
+    return x
+sample(64)
+""",
+    "a step as a function": """
+def one_step(points, t):
+    with torch.no_grad():
+        out = model(points)
+    return (1 + torch.arange(6.0)) * points + out.mean() + t
+def sample(n):
+    x = torch.randn(n, 6)
+    for t in range(20):
+        x = one_step(x, t)
+    return x
+sample(64)
+""",
+    "each forecast is the next input": """
+@torch.no_grad()
+def roll(x):
+    steps = 0
+    while steps < 20:
+        out = model(x)
+        x = torch.cat([x[:, 2:], 100 + out], 1)
+        steps += 1
+    return x
+roll(torch.randn(64, 6))
+""",
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_run_accepts_inputs_that_are_computed_from_the_outputs(run, sampler):
+    result = run(TRAIN + "train(Scaler().apply(x[:200]), y[:200])\n" + sampler)
+    assert not {"DAT035", "DAT002", "DAT013"} & {each.code for each in result.findings}
+
+
+def test_run_reports_an_evaluation_in_a_loop(run):
+    loop = """
+i, correct = 0, 0
+with torch.no_grad():
+    while i < 100:
+        out = model(x[200 + i : 225 + i])
+        correct += int((out > 0).sum())
+        i += 25
+"""
+    assert "DAT035" in {each.code for each in run(TRAIN + "train(Scaler().apply(x[:200]), y[:200])\n" + loop).findings}
+
+
 def test_run_accepts_a_series_that_grows(run_is_clean):
     script = TRAIN.replace(
         "x = torch.randn(300, 6) * scale + 4 * scale", "x = torch.arange(300.0)[:, None] ** 2 + torch.rand(6)"

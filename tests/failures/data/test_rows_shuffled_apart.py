@@ -164,6 +164,15 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "each part of a dictionary is transformed by a scaler that was fitted on shuffled rows": """
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import RobustScaler
+x_train, x_rest, y_train, y_rest = train_test_split(x, y, test_size=0.4)
+scaler = RobustScaler().fit(x_train)
+sets = {}
+for name, (inputs, labels) in dict(train=(x_train, y_train), rest=(x_rest, y_rest)).items():
+    sets[name] = TensorDataset(torch.FloatTensor(scaler.transform(inputs)), torch.LongTensor(labels))
+""",
     "a categorical column that is replaced by the mean of its class": """
 rng, n = np.random.default_rng(0), 600
 city, price = rng.integers(0, 100, n), rng.random(n)

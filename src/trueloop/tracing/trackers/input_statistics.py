@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.tracing.events import Event, ModelCalled, Ref, WatchEnded
+from trueloop.tracing.inputs_fed_back import is_fed_back
 from trueloop.tracing.row_digests import row_digests
 from trueloop.tracing.running_code import user_modules
 from trueloop.tracing.source_calls import tree_of
@@ -153,7 +154,7 @@ class InputStatistics(Tracker):
                 model.training.flush()
                 for table in model.held_out.values():
                     table.flush()
-                    if table.rows >= least and model.training.rows and not _overlap(model.training, table):
+                    if table.rows >= least and model.training.rows and _is_other_data(model.training, table):
                         return HeldOutInputs(
                             location=table.location,
                             model=ref,
@@ -173,6 +174,12 @@ def _is_readable(inputs: Tensor) -> bool:
 def _rows(inputs: Tensor) -> Tensor:
     """Return inputs with the features last; of images, some pixels with their channels."""
     return inputs if inputs.ndim < 4 else inputs[:, :, ::3, ::3].movedim(1, -1)
+
+
+def _is_other_data(training: _Table, held_out: _Table) -> bool:
+    """Return True for samples that were not trained on, and that the model did not make itself."""
+    is_sampled = held_out.location is not None and is_fed_back(held_out.location.source_location)
+    return not is_sampled and not _overlap(training, held_out)
 
 
 def _overlap(training: _Table, held_out: _Table) -> bool:

@@ -34,6 +34,8 @@ _CONVERSIONS: Final = _KEEPS_NUMBERS | {
     "toarray", "todense", "argmax", "type", "t",
 }  # fmt: skip
 """Methods without arguments whose result has the same rows."""
+_OF_FITTED: Final = frozenset(("transform", "inverse_transform", "predict", "predict_proba", "decision_function"))
+"""Methods of an estimator whose result has the rows of their argument."""
 _INVERTING: Final = frozenset(("argsort", "sort", "flip", "roll", "sorted", "scatter_", "topk"))
 _PAIRING: Final = re.compile(r"Dataset$|^zip$|train|fit|step|update|loss|crit|entropy|objective|split|^learn")
 _DELIBERATE: Final = re.compile(r"rand|perm|shuf|null|nois|corrupt|fake|wrong|control", re.IGNORECASE)
@@ -366,7 +368,9 @@ class Scope:
             is_method = method is not None and dotted_name(method.value) not in ("torch", "np", "numpy")
             parts = [owner, *arguments] if is_method else arguments
             return _index_rows(parts[0], parts[-1] if name == "index_select" else parts[min(1, len(parts) - 1)])
-        if owner.order != () or owner.numbers != ():
+        if name in _OF_FITTED and arguments:
+            parts = arguments  # whatever the rows were that the owner was fitted on
+        elif owner.order != () or owner.numbers != ():
             parts = [owner, *(each for each in arguments if each.order != ())]
         else:
             parts = arguments if any(each.roots for each in arguments) else [owner]
