@@ -113,6 +113,24 @@ for x, y in loader:
     optimizer.step()
 """
 CORRECT = {
+    "probabilities, which a loss of probabilities gets too": FUNCTION
+    + """
+class Masks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Conv2d(3, 1, 3, padding=1)
+    def forward(self, x):
+        return torch.sigmoid(self.out(x))
+class Both(nn.Module):
+    def forward(self, pred, target):
+        return 0.5 * F.binary_cross_entropy(pred, target) + 0.5 * dice_loss(pred, target)
+model, criterion = Masks(), Both()
+optimizer = torch.optim.Adam(model.parameters())
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""",
     "a sigmoid by the caller": FUNCTION
     + NET
     + """

@@ -53,7 +53,7 @@ _BOUNDED: Final = re.compile(
     re.IGNORECASE,
 )
 """Text of a function that may make probabilities or masks of its arguments."""
-_LOGIT_LOSSES: Final = re.compile(r"with_?logits|cross_entropy|CrossEntropy|log_softmax", re.IGNORECASE)
+_LOGIT_LOSSES: Final = re.compile(r"with_?logits|(?<!binary_)cross_entropy|CrossEntropy|log_softmax", re.IGNORECASE)
 _SHAPING: Final = frozenset((
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous", "permute", "transpose", "float", "to", "double",
     "expand", "type", "ravel",
