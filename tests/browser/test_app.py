@@ -42,7 +42,7 @@ def test_the_chosen_colours_are_stored(open_page: Opened):
     page = open_page("arithmetic")
     background = "() => getComputedStyle(document.body.parentElement).backgroundColor"
     light = page.evaluate(background)
-    for theme in ("light", "dark"):
+    for theme in ("dark", "light", "follow the system", "dark"):  # the first click changes what is shown
         page.locator("#theme").click()
         expect(page.locator("#theme")).to_have_attribute("aria-label", f"Colours: {theme}")
     dark = page.evaluate(background)

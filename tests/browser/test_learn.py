@@ -36,7 +36,7 @@ def test_a_press_brings_ranked_experiments_with_their_curves(open_page, axe):
 
 def test_another_script_is_opened_while_experiments_run(open_page):
     page: Page = open_page("learn", width=390)
-    expect(page).to_have_url(re.compile("code=LRN001"))
+    expect(page).to_have_url(re.compile("code=LRN004"))
     page.get_by_role("button", name="Diagnose").click()
     expect(page.locator(".learn-tile").first).to_be_visible()
     page.get_by_label("Learning rate is too low or too high").check()

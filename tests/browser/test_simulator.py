@@ -352,9 +352,16 @@ def test_settings_that_cannot_be_run_are_refused_with_a_message(open_page: Opene
     wait_for_state(page)
     assert address(page) == {}
     page.get_by_label("hidden layers").fill("8, 900")
-    expect(page.locator(".knobs .error").first).to_contain_text("hidden[1] is 900")
+    refusal = page.locator(".knobs .error", has_text="up to four numbers from 1 to 64")
+    expect(refusal).to_be_visible()
+    page.get_by_label("hidden layers").fill("8, abc")
+    page.get_by_label("hidden layers").blur()
+    unparsed = page.locator(".knobs .error", has_text="Numbers with commas between them")
+    expect(unparsed).to_be_visible()
     page.get_by_label("hidden layers").fill("8, 9")
-    expect(page.locator(".knobs .error").first).to_be_hidden()
+    page.get_by_label("hidden layers").blur()
+    expect(refusal).to_be_hidden()
+    expect(unparsed).to_be_hidden()
     expect(page.locator(".sim-status")).to_have_text("Restarted: hidden layers 8, 9.")
 
 
@@ -402,7 +409,7 @@ def test_functions_of_the_modules(open_page: Opened):
         const [updates, values] = downsample([xs, ys]);
         const run = (loss, bugs) => ({ setup: { bugs }, series: { update: [1, 2, 3], loss, norm: loss, rate: loss } });
         const sent = [], send = (command, values) => sent.push([command, values?.update]);
-        const pausedAt = (update) => ({ update, header: { updates_per_s: 8 }, send });
+        const pausedAt = (window) => ({ window, header: { updates_per_s: 8 }, send });
         const aligned = alignCurves([[[1, 2, 4], [10, 20, 40]], [[2, 3], ["nan", 3]]]);
         const pace = createPacer(() => [pausedAt(5), pausedAt(3)]);
         pace.play();
@@ -503,3 +510,11 @@ def test_the_page_is_usable_on_a_phone_and_in_dark_mode(
     expect(page.locator(".finding[data-code=EVL001]")).to_be_visible(timeout=60_000)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
     axe(page)
+
+
+def test_a_run_without_updates_shows_its_loss_and_does_not_hold_its_twin(open_page: Opened):
+    page = open_page("simulator", params="bugs=OPT006&twin=1&play=1&" + LONG)
+    updates = page.locator(f"{UPDATE} span")
+    page.wait_for_function(f"() => parseInt(document.querySelectorAll('{UPDATE} span')[1]?.innerText) > 30")
+    expect(updates.first).to_have_text(re.compile("^0"))
+    expect(page.locator("dl.live dd[data-k=loss] span").first).not_to_have_text("–")

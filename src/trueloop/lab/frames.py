@@ -106,6 +106,7 @@ class FrameSender:
             "run": self._run,
             "state": state,
             "update": script_run.update,
+            "window": script_run.window,
             "epoch": script_run.epoch,
             "points": {
                 "update": curves.update, "loss": curves.loss, "norm": curves.norm, "rate": curves.rate,
@@ -115,7 +116,7 @@ class FrameSender:
             "first_not_finite": script_run.first_not_finite,
             "memory_mib": round(script_run.memory_mib(), 4),
             "graphs": script_run.graphs,
-            "updates_per_s": self._updates_per_s(script_run.update),
+            "updates_per_s": self._updates_per_s(script_run.window),
         }  # fmt: skip
 
     def _updates_per_s(self, update: int) -> float | None:

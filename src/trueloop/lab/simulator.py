@@ -189,7 +189,7 @@ class Simulator:
             SEARCH_TIME_SHARE if self._missing and script_run.update < SEARCH_UPDATES else MAX_TIME_SHARE
         )
         while self._next is None:
-            paused = script_run.update >= self._pause_update
+            paused = script_run.window >= self._pause_update
             self._needs_frame |= paused and not self._paused
             self._paused = paused
             if frames.is_due and (self._needs_frame or not paused):
@@ -399,12 +399,12 @@ def _error_json(report: Report) -> dict[str, Any] | None:
 
 
 def _update_to_pause_before(script_run: ScriptRun, command: Run | Pause | Step | RunUntil) -> int:
-    """Return the update before which the run pauses."""
+    """Return the update before which the run pauses; a window without an update counts, so that every run gets there."""
     if isinstance(command, Step):
-        return script_run.update + command.updates
+        return script_run.window + command.updates
     if isinstance(command, RunUntil):
         return command.update
-    return MAX_UPDATES if isinstance(command, Run) else script_run.update
+    return MAX_UPDATES if isinstance(command, Run) else script_run.window
 
 
 def main() -> None:

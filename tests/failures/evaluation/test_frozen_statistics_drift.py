@@ -159,6 +159,31 @@ print(accuracy(old, old, x, y))
 """,
 }
 CORRECT = {
+    "unfrozen block by block, where train() keeps frozen blocks in eval mode": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([trunk(), nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))])
+        self.head, self.frozen = nn.Linear(16, 3), 0
+    def forward(self, x):
+        return self.head(self.blocks[1](self.blocks[0](x)))
+    def freeze_to(self, n):
+        self.frozen = n
+        for k, block in enumerate(self.blocks):
+            block.requires_grad_(k >= n)
+        self.train(self.training)
+    def train(self, mode=True):
+        super().train(mode)
+        for block in self.blocks[:self.frozen]:
+            block.eval()
+        return self
+net = Net()
+fit(net, net, x, y)
+for n in (2, 1, 0):
+    net.freeze_to(n)
+    fit(net, net, far, z)
+    accuracy(net, net, far, z)
+""",
     "a body and two heads, only the new one used later": SEPARATE
     + """
 print(accuracy(old, old, x, y))

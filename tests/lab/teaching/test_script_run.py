@@ -193,3 +193,23 @@ def test_the_first_non_finite_loss_is_recorded():
     assert script_run.first_not_finite is not None
     assert math.isnan(losses[script_run.first_not_finite])
     assert all(map(math.isfinite, losses[: script_run.first_not_finite]))
+
+
+def test_a_run_without_updates_has_windows_with_their_losses():
+    inject = catalogue()["OPT006"].failure.inject
+    assert inject is not None
+    loop, simulation = write_script(replace(SMALL, accumulation=2), [inject])
+    script_run = run_script(simulation, text=loop.text())
+    batches = math.ceil(simulation.training_points / simulation.batch)
+    assert (script_run.update, script_run.window) == (0, simulation.epochs * (batches // 2))
+    curves = script_run.take_curves()
+    assert curves.update == list(range(script_run.window))
+    assert all(loss > 0 for loss in curves.loss)
+    assert [update for update, _, _ in curves.evaluations] == [
+        batches // 2 * n for n in range(1, simulation.epochs + 1)
+    ]
+
+
+def test_windows_are_updates_where_every_window_ends_with_one():
+    script_run = run_script(EVERYTHING)
+    assert script_run.window == script_run.update > 0

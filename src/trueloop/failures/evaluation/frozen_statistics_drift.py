@@ -71,7 +71,7 @@ class _PutToEval:
 
     parameters: Refs
     trained: bool = False
-    """Whether a model was trained since."""
+    """Whether a model was trained since, or the part was frozen: when it learns later, train mode is right."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,8 @@ class Detector(BaseDetector):
         if event.training:
             self._put_to_eval.remove(event.live_module)
         elif _layers(event.live_module):
-            self._put_to_eval.put(event.live_module, _PutToEval(event.parameters))
+            frozen = not any(each.requires_grad for each in event.live_module.parameters())
+            self._put_to_eval.put(event.live_module, _PutToEval(event.parameters, trained=frozen))
 
     def on_model_called(self, event: ModelCalled) -> Evidence | None:
         """Record frozen layers in training; return evidence at an evaluation of a model that shares them."""

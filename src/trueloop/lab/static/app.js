@@ -141,22 +141,24 @@ function setUpNavigation() {
 }
 
 function setUpTheme() {
-  const themes = ["system", "light", "dark"];
+  const isDark = matchMedia("(prefers-color-scheme: dark)");
   const button = elementById("theme");
   let theme = localStorage.getItem("trueloop-theme") ?? "system";
   const apply = () => {
     if (theme === "system") document.documentElement.removeAttribute("data-theme");
     else document.documentElement.setAttribute("data-theme", theme);
     button.textContent = { system: "◐", light: "☀", dark: "☾" }[theme] ?? "◐";
-    button.setAttribute("aria-label", `Colours: ${theme === "system" ? "follow the system" : theme}`);
+    button.title = `Colours: ${theme === "system" ? "follow the system" : theme}`;
+    button.setAttribute("aria-label", button.title);
     dispatchEvent(new Event("colours"));
   };
   button.addEventListener("click", () => {
-    theme = themes[(themes.indexOf(theme) + 1) % themes.length];
+    const other = isDark.matches ? "light" : "dark"; // the first click changes what is shown
+    theme = theme === "system" ? other : theme === other ? (other === "dark" ? "light" : "dark") : "system";
     localStorage.setItem("trueloop-theme", theme);
     apply();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+  isDark.addEventListener("change", apply);
   apply();
 }
 

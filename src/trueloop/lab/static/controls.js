@@ -85,13 +85,15 @@ function control(field, label, onvalue, slider) {
   }
   if (slider && (field.kind === "int" || field.kind === "float")) return range(field, label, id, help, onvalue, slider);
   const numeric = field.kind === "int" || field.kind === "float";
+  const unparsed = h("p", { class: "error", role: "alert", hidden: true }, field.kind === "list" ? "Numbers with commas between them." : "A number.");
   const input = h("input", {
     id, ...helpAttributes, type: numeric ? "number" : "text", autocomplete: "off",
     ...(numeric ? { min: field.lowest, max: field.highest, step: field.kind === "int" ? 1 : "any", inputmode: "decimal" } : field.kind === "text" ? { maxlength: field.highest } : {}),
     oninput: () => { const value = parseValue(field, input.value); if (value !== undefined) onvalue(value); },
+    onchange: () => { unparsed.hidden = parseValue(field, input.value) !== undefined; },
   });
   return {
-    element: h("div", { class: "field" }, h("label", { for: id }, label), input, help),
+    element: h("div", { class: "field" }, h("label", { for: id }, label), input, unparsed, help),
     write: (/** @type {any} */ value) => { input.value = value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : String(value); },
   };
 }

@@ -12,7 +12,7 @@ const TIMEOUT_MS = 8000; // time for a stop's element to appear after its page o
 const STOPS = [
   ["simulator", ".sim-bar .play", "Train a network", "A small network trains in real PyTorch on this machine; the page only draws."],
   ["simulator", ".board-place", "Decision regions", "Colours are predictions, points are data; hollow points are held out. Click to add one."],
-  ["simulator", ".bugs-panel", "Break it", "Each switch injects a silent failure. Try the first one: gradients are never cleared."],
+  ["simulator", ".bugs-panel .bug", "Break it", "Each switch injects a silent failure. Switch on this one: gradients are never cleared."],
   ["simulator", ".sim-tabs, .findings", "Sanitizer findings", "The sanitizer does not know the switches. It names the failure, its line and the fix."],
   ["operations", ".stations", "Six operations", "A training step, line by line, with every tensor and the autograd graph."],
   ["guess", ".guess-film", "Guess the bug", "One of these runs has a hidden failure. Ten rounds, four answers each."],
@@ -43,6 +43,7 @@ export function tour({ button, announce }) {
     rememberOffer();
     startAddress = location.hash;
     document.body.append(ring, panel);
+    document.body.classList.add("touring");
     panel.hidden = false;
     panel.focus({ preventScroll: true });
     go(0);
@@ -103,6 +104,7 @@ export function tour({ button, announce }) {
     cancelAnimationFrame(frame);
     ring.remove();
     panel.remove();
+    document.body.classList.remove("touring");
     panel.hidden = true;
     button.focus();
     announce("The tour has ended.");

@@ -64,14 +64,14 @@ def film_run(text: str, scripts: ScriptPair) -> dict[str, Any]:
     seen: dict[str, Any] = {"points": [], "span": 1.0, "steps": 1, "side": 1}
 
     def take_picture(script_run: ScriptRun, distance: int = UPDATES_PER_PICTURE) -> None:
-        if pictures and script_run.update < pictures[-1][0] + distance:
+        if pictures and script_run.window < pictures[-1][0] + distance:
             return
         if not pictures:
             seen.update(points=script_run.points("train_set"), span=script_run.half_width)
         (plane,) = build_planes(script_run.model, script_run.half_width, neurons=False)
         rows = [plane.data[row * plane.width : (row + 1) * plane.width] for row in range(0, plane.height, THINNING)]
         seen.update(steps=plane.steps, side=len(rows))
-        pictures.append((script_run.update, b64encode(b"".join(row[::THINNING] for row in rows)).decode()))
+        pictures.append((script_run.window, b64encode(b"".join(row[::THINNING] for row in rows)).decode()))
 
     def run(script_run: ScriptRun) -> None:
         script_run.run()

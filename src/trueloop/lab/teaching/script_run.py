@@ -73,12 +73,16 @@ class ScriptRun:
         self._before_batch, self._clip = before_batch, clip
         self._meter = Meter(memory_share)
         self.update = self.epoch = 0
+        self.window = 0
+        """Number of accumulation windows that have ended, each by an update or, if it made none, by its last batch."""
+        self._batches = 0
+        """Number of batches of this epoch since the latest update."""
         self.curves = Curves()
         """Curves since the latest call of `take_curves`."""
         self.edits: list[str] = []
         """Descriptions of the edits that were made while the script ran."""
         self.first_not_finite: int | None = None
-        """First update with a non-finite loss."""
+        """First window with a non-finite loss."""
         self.half_width = 1.0
         """Half the width of a square around all points; it is known from the first batch on."""
         self.sweep: list[float] = []
@@ -223,11 +227,14 @@ class ScriptRun:
         def __next__(loader_iterator: Any) -> Any:  # noqa: N807
             if loader_iterator._dataset is self.program.variables.get("train_set"):  # noqa: SLF001
                 self._stop_after_schedule()
+                self._end_window_without_update()
                 self._before_batch(self)
-            else:
-                in_use = self._meter.read()
-                self._peak = max(self._peak, in_use)
-                self.sweep.append((in_use - self._sweep_start) / 2**20)
+                batch = next_batch(loader_iterator)  # raises at the end of the epoch
+                self._batches += 1
+                return batch
+            in_use = self._meter.read()
+            self._peak = max(self._peak, in_use)
+            self.sweep.append((in_use - self._sweep_start) / 2**20)
             return next_batch(loader_iterator)
 
         hooks = [
@@ -244,8 +251,10 @@ class ScriptRun:
                 hook.remove()
 
     def _begin_epoch(self) -> None:
+        self._end_window_without_update()
         self._record_evaluations()  # before the update count changes
         self.epoch += 1
+        self._batches = 0
         if self.epoch == 1:
             datasets = (self.program.variables[name] for name in ("train_set", "held_out_set"))
             max_coordinate = max(float(_tensors(dataset)[0].nan_to_num().abs().max()) for dataset in datasets)
@@ -285,23 +294,36 @@ class ScriptRun:
             norm = float(script_norm) if math.isclose(norm, clipped, rel_tol=1e-3, abs_tol=1e-9) else norm
         self._script_norm, self._norm, self._rate = script_norm, norm, float(optimizer.param_groups[0]["lr"])
 
+    def _end_window_without_update(self) -> None:
+        """Record the loss of a script that has read the batches of a whole window and made no update."""
+        if self._batches >= self.program.variables.get("window", 1):
+            optimizer = self.program.variables.get("optimizer")
+            if optimizer is not None:
+                self._before_step(optimizer, (), {})
+            self._record_window()
+
     def _after_step(self, optimizer: Any, args: Any, options: Any) -> None:
+        self._record_window()
+        self.update += 1
+
+    def _record_window(self) -> None:
+        self._batches = 0
         losses = self.program.variables.get("losses", [])
         new_losses, self._loss_count = losses[self._loss_count :], len(losses)
         total = sum(float(each.detach()) if isinstance(each, Tensor) else each for each in new_losses)
         loss = total / max(1, len(new_losses))
         if self.first_not_finite is None and not math.isfinite(loss):
-            self.first_not_finite = self.update
-        self.curves.update.append(self.update)
+            self.first_not_finite = self.window
+        self.curves.update.append(self.window)
         self.curves.loss.append(loss)
         self.curves.norm.append(self._norm)
         self.curves.rate.append(self._rate)
-        self.update += 1
+        self.window += 1
 
     def _record_evaluations(self) -> None:
         evaluations = self.program.variables.get("evaluations", [])
         for loss, accuracy in evaluations[self._evaluation_count :]:
-            self.curves.evaluations.append((self.update, float(loss), float(accuracy)))
+            self.curves.evaluations.append((self.window, float(loss), float(accuracy)))
         self._evaluation_count = len(evaluations)
 
 

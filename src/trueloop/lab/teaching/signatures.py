@@ -135,8 +135,8 @@ def record(
 
     def before_batch(script_run: ScriptRun) -> None:
         _record_curves(script_run, recording)  # at every batch: an evaluation gets the update at which it is taken
-        recording.add("graphs", script_run.update, script_run.graphs)
-        recording.add("memory", script_run.update, max(0.0, script_run.memory_mib()))
+        recording.add("graphs", script_run.window, script_run.graphs)
+        recording.add("memory", script_run.window, max(0.0, script_run.memory_mib()))
         if on_batch is not None:
             on_batch(script_run)
 

@@ -8,7 +8,7 @@ import { DEFAULT_RATE, oneStep } from "./arithmetic/step.js";
 import { timeline } from "./arithmetic/timeline.js";
 
 export const title = "Arithmetic";
-export const lead = "Six sizes decide every count of a run.";
+export const lead = "Five sizes decide every count of a run.";
 
 const SIZES = ["dataset", "batch", "epochs", "accumulate", "processes", "drop_last"];
 const GOALS = ["target_updates", "update_ms", "sample_bytes"];

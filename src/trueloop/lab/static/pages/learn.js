@@ -7,16 +7,16 @@ import { prefersReducedMotion } from "../player.js";
 import { lossPlot } from "./learn/curve.js";
 
 export const title = "It does not learn";
-export const lead = "No error, and the loss stays where a constant answer is. Which change helps?";
+export const lead = "No error, and a loss no better than always giving the same answer. Which change helps?";
 
-const FAMILY = "learning", MOVE_MS = 350;
+const FAMILY = "learning", FIRST = "LRN004", MOVE_MS = 350, WORSE = 1.5; // FIRST: its loss is flat at once
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
   const { failures } = await retryUntilAnswered(() => ask("signatures", { what: "table" }));
   /** @type {{code: string, title: string}[]} */
   const programs = failures.filter((/** @type {{family: string}} */ each) => each.family === FAMILY);
-  let code = programs.some((each) => each.code === params.get("code")) ? /** @type {string} */ (params.get("code")) : programs[0].code;
+  let code = programs.some((each) => each.code === params.get("code")) ? /** @type {string} */ (params.get("code")) : FIRST;
   /** @type {Live | null} */ let live = null;
   /** @type {Map<string, any>} */ let curves = new Map();
   /** @type {any} */ let run = null;
@@ -69,7 +69,7 @@ export async function mount(root, { params, setParams, announce }) {
       const { finding } = message;
       fill(loss, h("h2", {}, "Its loss"),
         lossPlot({ curves: [{ curve: message, kind: "before" }], level: message.constant, label: `Loss of the script. ${message.says}`, width: 340, height: 150 }),
-        h("p", { class: "learn-key muted" }, h("span", {}, key("before"), "loss"), h("span", {}, key("level"), "a constant answer")),
+        h("p", { class: "learn-key muted" }, h("span", {}, key("before"), "loss"), h("span", {}, key("level"), "always the same answer")),
         finding && h("p", {}, h("b", {}, "The sanitizer: "), h("code", { class: "learn-place" }, `${finding.path}:${finding.line}`), " ", ...prose(firstSentence(finding.message))));
       const hit = finding && script.querySelector(`[data-line="${finding.line}"]`);
       hit?.classList.add("hit");
@@ -123,12 +123,18 @@ export async function mount(root, { params, setParams, announce }) {
     return h("li", { class: `panel learn-tile of-${effect}`, dataset: { key: name } },
       h("h3", {}, h("span", { class: "rank" }, rank + 1), title),
       lossPlot({ curves: [{ curve: curves.get(""), kind: "before" }, { curve: curves.get(name), kind: "after" }], level: run?.constant ?? null, label: says }),
-      h("p", {}, h("b", { class: "verdict" }, effect === "helps" ? "✓ helps" : words), h("span", { class: "mono" }, ` ${number(before)} → ${number(after)}`)),
+      h("p", {}, h("b", { class: "verdict" }, verdict(effect, words, before, after)), h("span", { class: "mono" }, ` ${number(before)} → ${number(after)}`)),
       effect === "helps" && h("p", { class: "change" }, line && [h("code", { class: "learn-place", title: source }, line), " "], change));
   }
 
   open(code);
   return () => live?.close();
+}
+
+/** @param {string} effect @param {string} words @param {number | null} before @param {number | null} after mean losses; null: not finite */
+function verdict(effect, words, before, after) {
+  if (effect !== "none") return effect === "helps" ? "✓ helps" : words;
+  return after === null ? "✗ diverges" : before !== null && after > WORSE * before ? "✗ worse" : words;
 }
 
 /** @param {string} text */

@@ -7,7 +7,7 @@ import { player } from "../player.js";
 import { flowChart } from "../flowchart.js";
 
 export const title = "Production loop";
-export const lead = "Five lines train a network; switch on what a real run needs, and see the program grow.";
+export const lead = "A loop of five lines trains a network; switch on what a real run needs, and see the program grow.";
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {

@@ -40,7 +40,7 @@ export async function mount(root, { params, setParams, announce }) {
   const play = h("button", { type: "button", class: "play", onclick: () => (pacer.training || trainWhenReady ? pause() : start()) }, "▶ Train all");
   const step = h("button", { type: "button", class: "quiet", "aria-label": "Step", title: "One update of each", onclick: () => { trainWhenReady = false; if (ready()) pacer.step(); else pendingSteps++; show(); } }, "▶|", h("span", {}, " Step"));
   const reset = h("button", { type: "button", class: "quiet", "aria-label": "Reset", title: "Restart all", onclick: () => begin(false) }, "↺", h("span", {}, " Reset"));
-  const add = h("button", { type: "button", class: "quiet", "aria-label": "Add a runner", onclick: () => { const last = lanes[lanes.length - 1]; addLane({ ...last.setup, config: { ...last.setup.config } }); change(); } }, "+", h("span", {}, " Add a runner"));
+  const add = h("button", { type: "button", class: "quiet", "aria-label": "Add a runner", onclick: () => { const { setup } = lanes.find((each) => !each.setup.bugs.length) ?? lanes[lanes.length - 1]; addLane({ ...setup, config: { ...setup.config } }); change(); } }, "+", h("span", {}, " Add a runner"));
   const speed = h("select", { "aria-label": "Speed", onchange: () => pacer.setSpeed(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
   const axisSelect = h("select", { id: "race-axis", onchange: () => { axis = axisSelect.value; updateAddress(); build(); draw(true); } }, [["update", "updates"], ["example", "examples seen"]].map(([value, text]) => h("option", { value, selected: value === axis }, text)));
   const target = h("input", { type: "number", id: "race-goal", min: 50, max: 100, step: 1, value: Math.round(100 * goal), oninput: () => { const value = Number(target.value) / 100; if (value >= 0.5 && value <= 1) { goal = value; updateAddress(); draw(true); } } });
@@ -212,7 +212,7 @@ export async function mount(root, { params, setParams, announce }) {
     if (play.dataset.training !== String(training)) fill(play, training ? "‖ Pause" : ["▶ Train", h("span", {}, " all")]);
     play.dataset.training = String(training);
     play.disabled = step.disabled = Boolean(unconnected) && unconnected !== "connecting";
-    const [kind, text] = unconnected ? ["lost", unconnected === "connecting" ? "starting PyTorch ..." : "not connected"] : !ready() ? ["waiting", "writing ..."] : allEnded ? ["ended", "finished"] : pacer.training ? ["running", "training"] : ["paused", lanes.some(({ run }) => run.update) ? "paused" : "ready"];
+    const [kind, text] = unconnected ? ["lost", unconnected === "connecting" ? "starting PyTorch ..." : "not connected"] : !ready() ? ["waiting", "writing ..."] : allEnded ? ["ended", "finished"] : pacer.training ? ["running", "training"] : ["paused", lanes.some(({ run }) => run.window) ? "paused" : "ready"];
     stateBadge.dataset.state = kind;
     if (stateBadge.textContent !== text) stateBadge.textContent = text;
   }

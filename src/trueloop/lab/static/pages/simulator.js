@@ -479,7 +479,7 @@ class View {
   show() {
     const [run] = this.runs, training = this.pacer.training || this.trainWhenStarted;
     const unconnected = this.runs.find(({ connection }) => connection !== "open")?.connection, state = unconnected ? "lost" : !this.allStarted ? "waiting" : run.ended ? "ended" : this.pacer.training ? "running" : "paused";
-    const text = run.recorded ? "recorded run" : { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[state];
+    const text = run.recorded ? "recorded run" : { lost: unconnected === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.window ? "paused" : "ready" }[state];
     this.grid.classList.toggle("offline", state === "lost" && Boolean(run.header));
     this.bar.show({ training, enabled: !unconnected && !(run.ended && training), twins: this.twins, state, text });
   }

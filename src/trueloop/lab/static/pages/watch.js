@@ -6,7 +6,7 @@ import { ask } from "../net.js";
 import { prefersReducedMotion } from "../player.js";
 import { compare } from "./watch/compare.js";
 import { details } from "./watch/details.js";
-import { list } from "./watch/list.js";
+import { list, startTime } from "./watch/list.js";
 import { plots } from "./watch/plots.js";
 
 export const title = "Watch a run";
@@ -20,21 +20,22 @@ export async function mount(root, { params, setParams, announce }) {
   let chosen = (params.get("runs") ?? "").split(",").filter(Boolean).map(decodeName).slice(0, MAX_RUNS);
   /** @type {Map<string, any>} */
   const runsById = new Map();
-  let focusedId = chosen[0] ?? "", timer = 0, listTimer = 0, unmounted = false, pollCount = 0, hasChosen = chosen.length > 0;
+  /** @type {any} */ let newestRun = null;
+  let focusedId = chosen[0] ?? "", timer = 0, listTimer = 0, unmounted = false, pollCount = 0, hasChosen = chosen.length > 0, isAwaiting = false; // isAwaiting: an example was started, and its run is not in the list yet
 
   const smoothing = h("select", { id: "watch-smoothing", onchange: () => { runsById.forEach((run) => { run.version = ""; }); follow(); } },
     [[1, "default"], [0, "none"], [5, "strong"], [20, "very strong"]].map(([factor, text]) => h("option", { value: factor }, text)));
-  const runs = list({ chosen, maxRuns: MAX_RUNS, onchoose: choose, onsearch: refreshList });
   const plotPanel = plots(), comparison = compare();
+  const runs = list({ chosen, maxRuns: MAX_RUNS, onchoose: choose, onsearch: refreshList, swatch: (index) => plotPanel.swatch(index) });
   const detailPanel = details({ announce });
   const code = codePanel({ title: "Show the code", file: "read_run.py", note: "Everything drawn here comes from a file with one JSON object per line." });
   const focusSelect = h("select", { id: "watch-focus", onchange: () => { focusedId = focusSelect.value; show(); showCode(); } });
   const legend = h("span", { class: "row" });
   const tools = h("div", { class: "row watch-chosen", hidden: true }, legend, h("span", { class: "row" }, h("label", { for: "watch-smoothing" }, "Smoothing"), smoothing));
   const errorNote = h("p", { class: "error", role: "alert", hidden: true });
-  const emptyPanel = invitation({ onstarted: () => { hasChosen = false; refreshList(); }, announce });
+  const emptyPanel = invitation({ onstarted: () => { if (newestRun?.state === "running") chooseOnly(newestRun.id); else isAwaiting = true; refreshList(); }, announce });
   const main = h("div", {}, errorNote, emptyPanel.element, detailPanel.head, tools, plotPanel.element, comparison.element, detailPanel.element, code.element);
-  fill(root, h("div", { class: "columns" }, h("div", { class: "panel inputs watch-side" }, runs.element), main));
+  fill(root, h("div", { class: "columns" }, h("div", { class: "panel inputs watch-side" }, runs.element, emptyPanel.again), main));
 
   function choose(/** @type {string[]} */ ids) {
     hasChosen ||= ids.length > 0;
@@ -47,6 +48,12 @@ export async function mount(root, { params, setParams, announce }) {
     follow();
   }
 
+  /** @param {string} id */
+  function chooseOnly(id) {
+    runs.choose([id]);
+    choose([id]);
+  }
+
   async function refreshList() {
     clearTimeout(listTimer);
     try {
@@ -54,11 +61,15 @@ export async function mount(root, { params, setParams, announce }) {
       if (unmounted) return;
       runs.show(runList);
       const [newest] = runList.runs; // those that are running are the first
-      if (!newest && !runs.search && !prefersReducedMotion()) emptyPanel.start(); // a page without a run has nothing to show
-      if (!hasChosen && newest) {
-        runs.choose([newest.id]);
-        choose([newest.id]);
+      if (!newest && !runs.search && !isAwaiting && !prefersReducedMotion()) emptyPanel.start(); // a page without a run has nothing to show
+      emptyPanel.show(runList.runs.length > 0);
+      const isNew = newest && newest.id !== newestRun?.id;
+      if (newest && !runs.search && (isAwaiting ? isNew : !hasChosen)) {
+        isAwaiting = false;
+        emptyPanel.ready();
+        chooseOnly(newest.id);
       }
+      if (!runs.search) newestRun = newest ?? null;
     } catch (error) {
       if (!unmounted) runs.refuse(String(error instanceof Error ? error.message : error));
     }
@@ -97,8 +108,8 @@ export async function mount(root, { params, setParams, announce }) {
     tools.hidden = !existingRuns.length;
     fill(legend);
     if (chosen.length > 1) {
-      fill(focusSelect, ...chosen.map((id) => h("option", { value: id, selected: id === focusedId }, runsById.get(id)?.name ? `${runsById.get(id).name} (${id.split("/")[1]})` : id)));
-      fill(legend, ...chosen.map((id, index) => h("span", {}, plotPanel.swatch(index), id.split("/")[1])), h("span", { class: "row" }, h("label", { for: "watch-focus" }, "Details of"), focusSelect));
+      fill(focusSelect, ...chosen.map((id) => h("option", { value: id, selected: id === focusedId }, runsById.get(id)?.name ? `${runsById.get(id).name} (${startTime(id)})` : id)));
+      fill(legend, ...chosen.map((id, index) => h("span", {}, plotPanel.swatch(index), `${runsById.get(id)?.name ?? ""} ${startTime(id)}`)), h("span", { class: "row" }, h("label", { for: "watch-focus" }, "Details of"), focusSelect));
     }
   }
 
@@ -131,8 +142,9 @@ export async function mount(root, { params, setParams, announce }) {
 function invitation({ onstarted, announce }) {
   const status = h("p", { role: "status" });
   const button = h("button", { type: "button", onclick: start }, "▶ Run an example");
+  const again = h("button", { type: "button", class: "quiet small", hidden: true, onclick: start }, "▶ Run an example");
+  const heading = h("h2", {}, "No run yet");
   async function start() {
-    if (button.disabled) return;
     button.disabled = true;
     status.textContent = "Starting PyTorch; the run appears here in a few seconds …";
     announce(status.textContent);
@@ -140,9 +152,13 @@ function invitation({ onstarted, announce }) {
       await ask("watch", { what: "example" });
       onstarted();
     } catch (error) {
+      ready();
       status.textContent = String(error instanceof Error ? error.message : error);
-      button.disabled = false;
     }
+  }
+  function ready() {
+    button.disabled = false;
+    status.textContent = "";
   }
   const ways = [
     ["trueloop run --lab train.py", "Your script, unchanged, with its findings."],
@@ -152,9 +168,14 @@ function invitation({ onstarted, announce }) {
     const copy = copyButton(() => command);
     return h("li", {}, h("div", { class: "row" }, h("code", {}, command), copy.button, copy.status), h("p", { class: "muted" }, text));
   });
-  const element = h("div", { class: "panel" }, h("h2", {}, "No run yet"), h("div", { class: "row" }, button, h("span", {}, "A small network with a silent failure, under the sanitizer.")), status,
+  const element = h("div", { class: "panel" }, heading, h("div", { class: "row" }, button, h("span", {}, "A small network with a silent failure, under the sanitizer.")), status,
     h("h3", {}, "Or start your own"), h("ul", { class: "watch-ways" }, ways));
-  return { element, start };
+  /** @param {boolean} hasRuns whether there are runs to choose from */
+  function show(hasRuns) {
+    heading.textContent = hasRuns ? "No run chosen" : "No run yet";
+    again.hidden = !hasRuns;
+  }
+  return { element, again, start, ready, show };
 }
 
 /** Decode a name in an address; a name that cannot be decoded is returned unchanged. @param {string} text */

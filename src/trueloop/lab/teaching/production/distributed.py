@@ -29,14 +29,14 @@ if distributed.get_rank() == 0:
 
 
 def distributed_program(model: str = MODEL, **replacements: str) -> Program:
-    """Generate the program; ``torchrun --nproc-per-node 2 train.py`` runs it on two processes.
+    """Generate the program; ``torchrun --nproc-per-node 2 train_distributed.py`` runs it on two processes.
 
     Args:
         model: lines that create the model.
         replacements: snippet name -> source code to use instead, as for `production_program`.
     """
     return assemble(
-        "Trains on several processes: torchrun --nproc-per-node 2 train.py.",
+        "Trains on several processes: torchrun --nproc-per-node 2 train_distributed.py.",
         PROGRAM,
         Selection(),
         {

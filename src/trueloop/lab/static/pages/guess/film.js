@@ -63,13 +63,13 @@ export function prepare(film) {
   /** @param {CanvasRenderingContext2D} context @param {Film["charts"][number]} chart @param {number} update
    *  @param {number} x @param {number} y @param {number} width @param {number} height @param {string} ink */
   function drawChart(context, { name, title, log, low, high }, update, x, y, width, height, ink) {
-    label(context, title + (log ? " (log)" : ""), x, y, ink, 600, width);
+    label(context, title, x, y, ink, 600, width);
     const top = y + TEXT, bottom = y + height - TEXT;
     context.strokeStyle = colour("--line");
     context.lineWidth = 1;
     context.strokeRect(x + 0.5, top + 0.5, width - 1, bottom - top - 1);
     label(context, formatNumber(high, 3), x + width - 2, y, colour("--muted"), 400, width / 3, { align: "right" });
-    label(context, formatNumber(low, 3), x + 4, bottom + 2, colour("--muted"), 400, width);
+    label(context, formatNumber(low, 3) + (log ? " (log)" : ""), x + 4, bottom + 2, colour("--muted"), 400, width);
     const scaled = (/** @type {number} */ value) => (high <= low ? 0.5 : log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
     /** @param {number[]} updates @param {any[]} values */
     const line = (updates, values) => {

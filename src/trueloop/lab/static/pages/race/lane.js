@@ -46,9 +46,9 @@ export function lane({ name, colour, dash, fields, setup, onchange, onremove, ha
   /** Show what the sanitizer has found so far. */
   function showVerdict() {
     const problems = run.findings.filter(({ finding }) => finding.severity !== "note");
-    verdict.className = `verdict ${problems.length ? "bad" : run.update ? "good" : ""}`;
+    verdict.className = `verdict ${problems.length ? "bad" : run.window ? "good" : ""}`;
     fill(verdict, problems.length ? problems.map(({ finding }) => h("a", { href: `#/signatures?code=${finding.code}`, title: finding.message }, `✗ ${finding.code} ${finding.title}`))
-      : run.update ? "✓ nothing found so far" : "checked by the sanitizer");
+      : run.window ? "✓ nothing found so far" : "checked by the sanitizer");
   }
   showVerdict();
 

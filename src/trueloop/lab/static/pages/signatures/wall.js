@@ -20,11 +20,12 @@ export function wall(failures, { seeds, plots }, { params, setParams, announce }
     return h("details", { dataset: { open: listed <= LISTED ? "1" : "" } }, h("summary", {}, h("h3", {}, name), ` ${own.length}`), h("ul", {}, own.map(({ element }) => element)));
   });
   const search = h("input", { type: "search", id: "sig-search", placeholder: "title, symptom or fix", maxlength: 80, value: params.get("search") ?? "", oninput: debounce(filter) });
+  const count = h("span", { class: "muted" });
   const about = h("aside", { class: "panel sig-about", "aria-label": "The failure under the pointer" });
   const grid = h("ul", { class: "sig-wall", onpointerenter: () => { following = true; }, onfocusin: () => { following = true; } }, tiles.map(({ element }) => element));
   const rest = h("section", { class: "sig-others", "aria-labelledby": "sig-others" }, h("h2", { id: "sig-others" }, "Without curves"), h("div", { class: "sig-families" }, families));
   const element = h("div", {},
-    h("div", { class: "row sig-bar" }, h("p", {}, "One run, without and with a silent failure."), plotLegend(seeds), h("label", { for: "sig-search", class: "unseen" }, "Search"), search),
+    h("div", { class: "row sig-bar" }, h("p", {}, "One run, without and with a silent failure."), plotLegend(seeds), h("label", { for: "sig-search", class: "unseen" }, "Search"), search, count),
     h("div", { class: "sig-columns" }, grid, about), rest);
   let following = false, shown = -1, timer = 0; // following: the user has chosen a tile
 
@@ -57,6 +58,9 @@ export function wall(failures, { seeds, plots }, { params, setParams, announce }
     }
     rest.hidden = families.every((family) => family.hidden);
     const found = [...tiles, ...others].filter(({ element: item }) => !item.hidden).length;
+    count.textContent = !words.length ? "" : found ? `${found} found` : "Nothing found: try one word, such as memory.";
+    about.hidden = words.length > 0 && tiles.every(({ element: item }) => item.hidden);
+    if (words.length && !about.hidden) describe(tiles.find(({ element: item }) => !item.hidden)?.failure);
     if (words.length) announce(`${found} of ${failures.length} failures`);
     setParams(search.value ? { search: search.value } : {});
   }

@@ -41,7 +41,7 @@ export function findings({ onpick }) {
     },
     /** @param {any} run @param {string} [late] why the finding comes late */
     showVerdict(run, late = "") {
-      const isChecked = run.update && !run.recorded;
+      const isChecked = run.window && !run.recorded;
       const problemCount = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
       const unseen = (run.started?.bugs ?? []).filter((/** @type {string} */ code) => !run.findings.some((/** @type {any} */ { finding }) => finding.code === code)).join(", ");
       const isBad = Boolean(problemCount || run.ended?.explained), isGood = isChecked && !unseen && !isBad;

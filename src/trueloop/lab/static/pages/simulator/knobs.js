@@ -63,6 +63,7 @@ export function knobs(fields, { config, onchange, onrefusedrare }) {
     },
     /** @param {{what: string, fix?: string} | null} error */
     refuse(error) {
+      if (error && mentions(error.what, "hidden")) error = { what: "Hidden layers: up to four numbers from 1 to 64." };
       const inLessCommon = error && lessCommon.some((name) => mentions(error.what, name));
       main.refuse(inLessCommon ? null : error);
       more.refuse(inLessCommon ? error : null);

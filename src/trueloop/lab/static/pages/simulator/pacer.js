@@ -12,8 +12,8 @@ const MAX_AHEAD_S = 0.25; // how far one of several synchronised runs may be ahe
 export function createPacer(runs) {
   let speed = 0, training = false, targetUpdate = 0, startedAt_ms = 0, startUpdate = 0;
 
-  const highestUpdate = () => Math.max(...runs().map(({ update }) => update));
-  const lowestActiveUpdate = () => Math.min(...runs().filter(({ ended }) => !ended).map(({ update }) => update), Infinity);
+  const highestWindow = () => Math.max(...runs().map(({ window }) => window));
+  const lowestActiveWindow = () => Math.min(...runs().filter(({ ended }) => !ended).map(({ window }) => window), Infinity);
 
   return {
     get training() { return training; },
@@ -26,7 +26,7 @@ export function createPacer(runs) {
     },
     play() {
       training = true;
-      targetUpdate = startUpdate = highestUpdate();
+      targetUpdate = startUpdate = highestWindow();
       startedAt_ms = performance.now();
       if (this.isUnlimited) runs()[0].send("run");
       else this.tick();
@@ -35,12 +35,12 @@ export function createPacer(runs) {
     pause() {
       training = false;
       for (const run of runs()) run.send("pause");
-      if (runs().length > 1) for (const run of runs()) run.send("run_until", { update: Math.max(highestUpdate(), targetUpdate) });
+      if (runs().length > 1) for (const run of runs()) run.send("run_until", { update: Math.max(highestWindow(), targetUpdate) });
     },
     /** @param {number} [count] updates */
     step(count = 1) {
       training = false;
-      const next = highestUpdate() + count;
+      const next = highestWindow() + count;
       for (const run of runs()) run.send("run_until", { update: next });
     },
     /** Stop sending updates to the runs, because other runs start. */
@@ -48,7 +48,7 @@ export function createPacer(runs) {
     /** Let the runs continue if they may; to be called regularly and for each frame. */
     tick() {
       if (!training || (!speed && runs().length === 1)) return;
-      const lowest = lowestActiveUpdate();
+      const lowest = lowestActiveWindow();
       if (lowest === Infinity) return;
       let next = targetUpdate;
       if (speed) next = startUpdate + Math.ceil((performance.now() - startedAt_ms) / 1000 * speed);

@@ -33,10 +33,10 @@ export class Series {
       this.rate.push(rate[i]);
     }
     for (const evaluation of header.evaluations ?? []) this.evaluations.push(evaluation);
-    if (this.measuredAt[this.measuredAt.length - 1] === header.update) {
+    if (this.measuredAt[this.measuredAt.length - 1] === header.window) {
       this.measuredAt.pop(); this.memory.pop(); this.graphs.pop();
     }
-    this.measuredAt.push(header.update);
+    this.measuredAt.push(header.window);
     this.memory.push(header.memory_mib);
     this.graphs.push(header.graphs);
   }
@@ -118,6 +118,9 @@ export class Run {
   }
 
   get update() { return this.header?.update ?? 0; }
+
+  /** Number of accumulation windows that have ended, also those without an update, so that every run advances. */
+  get window() { return this.header?.window ?? 0; }
 
   /** Acknowledge the newest frame, so that the worker sends more; to be called once it is painted, which a hidden page never does. */
   acknowledge() {

@@ -1,6 +1,7 @@
 // @ts-check
 // Several runs side by side: their different settings, progress and metrics.
 import { fill, h, formatNumber } from "../../dom.js";
+import { startTime } from "./list.js";
 
 export function compare() {
   const element = h("div", { class: "panel", hidden: true });
@@ -14,7 +15,7 @@ export function compare() {
     if (element.hidden || state === shownState) return;
     shownState = state;
     fill(element, h("h2", {}, "Side by side"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Side by side" }, h("table", { class: "watch-compare" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "unseen" }, "what")), runs.map((run, index) => h("th", { scope: "col" }, swatch(index), run.name)))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "unseen" }, "what")), runs.map((run, index) => h("th", { scope: "col" }, swatch(index), `${run.name} ${startTime(run.id)}`)))),
       h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, name), values.map((/** @type {any} */ value) => h("td", { class: "mono" }, typeof value === "number" ? formatNumber(value) : value ?? "–"))))))),
       differingSettings(runs).length ? null : h("p", { class: "muted" }, "No setting differs."));
   }

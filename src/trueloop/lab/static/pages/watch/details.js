@@ -62,7 +62,7 @@ function summary(run) {
   ];
   return [
     h("div", { class: "row" }, h("h2", {}, run.name), badge(run.state, run.tone), run.what && run.what !== run.name && h("span", { class: "muted" }, run.what), run.behind && h("span", { class: "muted" }, `reading its journal: ${percentRead} %`)),
-    h("p", {}, run.words),
+    h("p", {}, run.words, run.state === "running" && run.findings.length > 0 && [" ", h("button", { type: "button", class: "small", onclick: () => document.querySelector(".watch-finding")?.scrollIntoView() }, `Found so far: ${run.findings.map((/** @type {any} */ each) => each.code).join(", ")} ↓`)]),
     run.problem && h("p", { class: "error" }, run.problem),
     share !== null && h("progress", { class: "watch-progress", max: 1, value: share, "aria-label": "Updates done" }),
     h("dl", { class: "numbers" }, numbers.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
@@ -94,7 +94,7 @@ function findingList(run) {
 
 /** @param {any} finding */
 function findingCard(finding) {
-  const since = [finding.first_update !== null && `since update ${formatNumber(finding.first_update)}`, finding.count > 1 && `${formatNumber(finding.count)} times`].filter(Boolean).join(", ");
+  const since = [finding.first_update !== null && `first at update ${formatNumber(finding.first_update)}`, finding.count > 1 && `seen ${formatNumber(finding.count)} times`].filter(Boolean).join("; ");
   return h("article", { class: `watch-finding ${finding.severity}-level` },
     h("h3", {}, h("span", { class: `badge ${finding.severity}` }, `${finding.severity} ${finding.code}`), " ", finding.title),
     h("p", {}, prose(finding.message)), finding.excerpts.length ? finding.excerpts.map(excerpt) : finding.path && h("p", {}, h("code", {}, `${finding.path}:${finding.line}`)),

@@ -21,8 +21,11 @@ export function ago(time) {
   return `${Math.round(s / size)} ${unit} ago`;
 }
 
-/** @param {{chosen: string[], maxRuns: number, onchoose: (ids: string[]) => void, onsearch: () => void}} options */
-export function list({ chosen, maxRuns, onchoose, onsearch }) {
+/** Return the time at which a run began, from the end of its id; "" if it has none. @param {string} id */
+export const startTime = (id) => id.match(/\d{8}-(\d\d)(\d\d)(\d\d)/)?.slice(1).join(":") ?? "";
+
+/** @param {{chosen: string[], maxRuns: number, onchoose: (ids: string[]) => void, onsearch: () => void, swatch: (index: number) => any}} options swatch: the colour of a chosen run */
+export function list({ chosen, maxRuns, onchoose, onsearch, swatch }) {
   let ids = [...chosen], shownState = "";
   const search = h("input", { type: "search", id: "watch-search", placeholder: "name, recipe, state", maxlength: 80, oninput: debounce(onsearch, 150) });
   const items = h("ul", { class: "watch-runs", "aria-label": "Runs" });
@@ -32,8 +35,8 @@ export function list({ chosen, maxRuns, onchoose, onsearch }) {
   /** @param {any} run */
   function item(run) {
     const box = h("input", { type: "checkbox", checked: ids.includes(run.id), onchange: () => pick(run.id, box) });
-    return h("li", { dataset: { id: run.id } }, h("label", {}, box, h("span", {}, h("b", {}, run.name), " ", badge(run.state)),
-      h("small", {}, [run.what !== run.name && run.what, run.update !== null && `update ${formatNumber(run.update)}`, run.changed && ago(run.changed)].filter(Boolean).join(" · "))));
+    return h("li", { dataset: { id: run.id } }, h("label", {}, box, h("span", {}, h("b", {}, run.name), " ", badge(run.state), ids.length > 1 && ids.includes(run.id) && [" ", swatch(ids.indexOf(run.id))]),
+      h("small", {}, [startTime(run.id), run.what !== run.name && run.what, run.update !== null && `update ${formatNumber(run.update)}`, run.changed && ago(run.changed)].filter(Boolean).join(" · "))));
   }
   /** @param {string} id @param {HTMLInputElement} box */
   function pick(id, box) {
@@ -55,7 +58,7 @@ export function list({ chosen, maxRuns, onchoose, onsearch }) {
     get search() { return search.value.trim(); },
     /** @param {{runs: any[], more: number, folder: string}} runList */
     show(runList) {
-      const state = JSON.stringify([runList, Math.floor(Date.now() / 15000)]);
+      const state = JSON.stringify([runList, ids, Math.floor(Date.now() / 15000)]);
       if (state === shownState) return;
       shownState = state;
       const focused = /** @type {HTMLElement | null} */ (document.activeElement?.closest?.(".watch-runs li"))?.dataset.id;
