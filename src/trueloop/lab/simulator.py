@@ -399,7 +399,7 @@ def _error_json(report: Report) -> dict[str, Any] | None:
 
 
 def _update_to_pause_before(script_run: ScriptRun, command: Run | Pause | Step | RunUntil) -> int:
-    """Return the update before which the run pauses; a window without an update counts, so that every run gets there."""
+    """Return the window before which the run pauses."""
     if isinstance(command, Step):
         return script_run.window + command.updates
     if isinstance(command, RunUntil):

@@ -855,3 +855,213 @@ def test_lint_reports_validation_within_an_epoch_loop(lint_reports, name):
 @pytest.mark.parametrize("name", VALIDATION_WITHIN_AN_EPOCH_LOOP_FINE)
 def test_lint_accepts_validation_within_an_epoch_loop(lint_is_clean, name):
     lint_is_clean(VALIDATION_WITHIN_AN_EPOCH_LOOP_HEAD + VALIDATION_WITHIN_AN_EPOCH_LOOP_FINE[name])
+
+
+# Evaluations on a condition, and modes that are restored -------------------------------------------------------------
+
+RESTORING_HEAD = """
+from contextlib import contextmanager
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 6)
+y = x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def train_epoch():
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # <- EVL002
+
+@contextmanager
+def evaluating(net):
+    was = net.training
+    net.eval()
+    try:
+        yield net
+    finally:
+        net.train(was)
+
+@torch.no_grad()
+def validate(net):
+    before = net.training
+    net.eval()
+    loss = nn.functional.mse_loss(net(x[128:]), y[128:]).item()
+    net.train(before)
+    return loss
+"""
+
+TRAINED_AFTER_AN_EVALUATION = {
+    "pseudo labels now and then": """
+def label():
+    model.eval()
+    with torch.no_grad():
+        return model(x[128:]).mean()
+model.train()
+for epoch in range(10):
+    if epoch > 3 and epoch % 2 == 0:
+        print(label())
+    train_epoch()
+    print(validate(model))
+""",
+    "hard examples on a condition": """
+def hardest():
+    model.eval()
+    with torch.no_grad():
+        return (model(x) - y).abs().topk(8).indices
+class Miner:
+    def __init__(self):
+        self.stale = True
+    def refresh(self):
+        if self.stale:
+            self.rows = hardest()
+            self.stale = False
+miner = Miner()
+for epoch in range(10):
+    miner.refresh()
+    train_epoch()
+    miner.stale = True
+""",
+    "a preview of the first epochs": """
+for epoch in range(10):
+    if epoch < 3:
+        model.eval()
+        with torch.no_grad():
+            print(model(x[:4]))
+    train_epoch()
+""",
+    "in a class": """
+class Loop:
+    def __init__(self, net):
+        self.net, self.done = net, 0
+    def show(self):
+        self.net.eval()
+        with torch.inference_mode():
+            print(self.net(x[:2]))
+    def run(self, epochs):
+        self.net.train()
+        while self.done < epochs:
+            if self.done in (2, 5):
+                self.show()
+            train_epoch()
+            with evaluating(self.net) as net, torch.no_grad():
+                print(net(x[128:]).mean())
+            self.done += 1
+Loop(model).run(8)
+""",
+    "every epoch, with restoring validation": """
+model.train()
+for epoch in range(10):
+    train_epoch()
+    print(validate(model))
+    model.eval()
+    with torch.no_grad():
+        print(model(x[:4]))
+""",
+}
+
+RESTORED = {
+    "validation restores": """
+model.train()
+for epoch in range(10):
+    train_epoch()
+    print(validate(model))
+""",
+    "train after the labels": """
+def label():
+    model.eval()
+    with torch.no_grad():
+        found = model(x[128:]).mean()
+    model.train()
+    return found
+for epoch in range(10):
+    if epoch > 3 and epoch % 2 == 0:
+        print(label())
+    train_epoch()
+""",
+    "labels restore": """
+def label():
+    was = model.training
+    model.eval()
+    with torch.no_grad():
+        found = model(x[128:]).mean()
+    model.train(was)
+    return found
+for epoch in range(10):
+    if epoch > 3 and epoch % 2 == 0:
+        print(label())
+    train_epoch()
+""",
+    "eval mode on purpose from some epoch on": """
+model.train()
+for epoch in range(10):
+    if epoch == 7:
+        model.eval()
+    train_epoch()
+    with evaluating(model) as net, torch.no_grad():
+        print(net(x[128:]).mean())
+""",
+    "the last evaluation ends the loop": """
+model.train()
+for epoch in range(10):
+    if epoch > 7:
+        model.eval()
+        with torch.no_grad():
+            if model(x).mean() < 1:
+                break
+        model.train()
+    train_epoch()
+""",
+    "evaluation instead of training": """
+model.train()
+for epoch in range(10):
+    if epoch == 9:
+        model.eval()
+        with torch.no_grad():
+            print(model(x[128:]).mean())
+    else:
+        train_epoch()
+""",
+    "evaluation, then return": """
+def run():
+    model.train()
+    for epoch in range(10):
+        if epoch == 9:
+            model.eval()
+            with torch.no_grad():
+                return model(x[128:]).mean()
+        train_epoch()
+run()
+""",
+    "another model": """
+teacher = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+for epoch in range(10):
+    if epoch == 3:
+        teacher.eval()
+        with torch.no_grad():
+            print(teacher(x).mean())
+    train_epoch()
+""",
+    "with the context manager": """
+for epoch in range(10):
+    if epoch > 3 and epoch % 2 == 0:
+        with evaluating(model) as net, torch.no_grad():
+            print(net(x).mean())
+    train_epoch()
+""",
+}
+
+
+@pytest.mark.parametrize("name", TRAINED_AFTER_AN_EVALUATION)
+def test_lint_reports_training_after_an_evaluation_on_a_condition(lint_reports, name):
+    lint_reports(RESTORING_HEAD + TRAINED_AFTER_AN_EVALUATION[name])
+
+
+@pytest.mark.parametrize("name", RESTORED)
+def test_lint_accepts_restored_modes(lint_is_clean, name):
+    lint_is_clean(RESTORING_HEAD.replace("  # <- EVL002", "") + RESTORED[name], code="EVL002")

@@ -1087,3 +1087,250 @@ def test_lint_reports_names_that_no_group_takes(lint_reports, script):
 @pytest.mark.parametrize("script", GROUPS_COMPLETE.values(), ids=GROUPS_COMPLETE)
 def test_lint_accepts_groups_that_may_be_complete(lint_is_clean, script):
     lint_is_clean(GROUPS_HEAD + script + GROUPS_LOOP)
+
+
+# Unfrozen after the optimizer was built over the trainable parameters ------------------------------------------------
+
+UNFREEZING_HEAD = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(6, 16)
+        self.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+        self.head = nn.Linear(16, 1)
+    def forward(self, x):
+        return self.head(self.body(self.stem(x).relu()))
+
+x = torch.randn(64, 6)
+y = x.sum(1, keepdim=True)
+model = Net()
+
+def update(net, optimizer):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x), y).backward()
+    optimizer.step()  # <- OPT001
+"""
+
+GRADUALLY_UNFROZEN = {
+    "names from a dictionary of epochs": """
+config = dict(rate=0.1, unfreeze_at={3: "body", 5: "stem"})
+class Tuner:
+    def __init__(self, net, cfg):
+        self.net, self.cfg = net, cfg
+        for name in cfg["unfreeze_at"].values():
+            self.set_grad(name, False)
+        self.opt = torch.optim.Adam(filter(lambda p: p.requires_grad, net.parameters()), lr=cfg["rate"])
+    def set_grad(self, name, flag):
+        for p in getattr(self.net, name).parameters():
+            p.requires_grad_(flag)
+    def start(self, epoch):
+        name = self.cfg["unfreeze_at"].get(epoch)
+        if name is None:
+            return
+        self.set_grad(name, True)
+    def run(self):
+        for epoch in range(8):
+            self.start(epoch)
+            update(self.net, self.opt)
+Tuner(model, config).run()
+""",
+    "by name, in a class": """
+class Tuner:
+    def __init__(self, net, schedule):
+        self.net, self.schedule = net, schedule
+        for name in schedule.values():
+            self.set_grad(name, False)
+        self.opt = torch.optim.Adam(filter(lambda p: p.requires_grad, net.parameters()))
+    def set_grad(self, name, flag):
+        for p in getattr(self.net, name).parameters():
+            p.requires_grad_(flag)
+    def run(self):
+        for epoch in range(8):
+            if epoch in self.schedule:
+                self.set_grad(self.schedule[epoch], True)
+            update(self.net, self.opt)
+Tuner(model, {3: "body", 5: "stem"}).run()
+""",
+    "get_submodule": """
+def toggle(net, name, flag):
+    net.get_submodule(name).requires_grad_(flag)
+for name in ("stem", "body"):
+    toggle(model, name, False)
+opt = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+for epoch in range(6):
+    if epoch == 2:
+        toggle(model, "body", True)
+    update(model, opt)
+""",
+    "a helper that lists": """
+def trainable(net):
+    return [p for _, p in net.named_parameters() if p.requires_grad]
+model.stem.requires_grad_(False)
+opt = torch.optim.AdamW(trainable(model))
+def unfreeze():
+    for p in model.stem.parameters():
+        p.requires_grad = True
+for epoch in range(6):
+    if epoch > 2:
+        unfreeze()
+    update(model, opt)
+""",
+    "a generator function": """
+def trainable(net):
+    for p in net.parameters():
+        if p.requires_grad:
+            yield p
+model.stem.requires_grad_(False)
+opt = torch.optim.AdamW(trainable(model))
+for epoch in range(6):
+    if epoch == 3:
+        model.stem.requires_grad_(True)
+    update(model, opt)
+""",
+    "a list filled in a loop": """
+model.requires_grad_(False)
+model.head.requires_grad_(True)
+params = []
+for name, p in model.named_parameters():
+    if p.requires_grad:
+        params.append(p)
+opt = torch.optim.AdamW(params)
+for epoch in range(6):
+    if epoch == 3:
+        model.requires_grad_(True)
+    update(model, opt)
+""",
+    "groups": """
+for part in (model.stem, model.body):
+    for p in part.parameters():
+        p.requires_grad = False
+groups = [{"params": [p for p in model.parameters() if p.requires_grad and p.ndim > 1], "weight_decay": 0.1},
+          {"params": [p for p in model.parameters() if p.requires_grad and p.ndim < 2], "weight_decay": 0.0}]
+opt = torch.optim.AdamW(groups)
+for epoch in range(6):
+    if epoch == 3:
+        model.body.requires_grad_(True)
+    update(model, opt)
+""",
+    "callbacks": """
+class Unfreeze:
+    def __init__(self, net, at):
+        self.net, self.at = net, at
+        self.net.body.requires_grad_(False)
+    def on_epoch(self, epoch):
+        if epoch == self.at:
+            self.net.body.requires_grad_(True)
+callbacks = [Unfreeze(model, 3)]
+opt = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+for epoch in range(6):
+    for each in callbacks:
+        each.on_epoch(epoch)
+    update(model, opt)
+""",
+}
+
+UNFROZEN_IN_TIME = {
+    "added": """
+class Tuner:
+    def __init__(self, net, schedule):
+        self.net, self.schedule = net, schedule
+        for name in schedule.values():
+            self.set_grad(name, False)
+        self.opt = torch.optim.Adam(filter(lambda p: p.requires_grad, net.parameters()))
+    def set_grad(self, name, flag):
+        for p in getattr(self.net, name).parameters():
+            p.requires_grad_(flag)
+    def run(self):
+        for epoch in range(8):
+            if epoch in self.schedule:
+                self.set_grad(self.schedule[epoch], True)
+                self.opt.add_param_group({"params": list(getattr(self.net, self.schedule[epoch]).parameters())})
+            update(self.net, self.opt)
+Tuner(model, {3: "body", 5: "stem"}).run()
+""",
+    "all in the optimizer": """
+class Tuner:
+    def __init__(self, net, schedule):
+        self.net, self.schedule = net, schedule
+        for name in schedule.values():
+            self.set_grad(name, False)
+        self.opt = torch.optim.Adam(net.parameters())
+    def set_grad(self, name, flag):
+        for p in getattr(self.net, name).parameters():
+            p.requires_grad_(flag)
+    def run(self):
+        for epoch in range(8):
+            if epoch in self.schedule:
+                self.set_grad(self.schedule[epoch], True)
+            update(self.net, self.opt)
+Tuner(model, {3: "body", 5: "stem"}).run()
+""",
+    "rebuilt": """
+def build(net):
+    return torch.optim.Adam([p for p in net.parameters() if p.requires_grad])
+model.stem.requires_grad_(False)
+opt = build(model)
+for epoch in range(6):
+    if epoch == 3:
+        model.stem.requires_grad_(True)
+        opt = build(model)
+    update(model, opt)
+""",
+    "another part": """
+model.stem.requires_grad_(False)
+opt = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+for epoch in range(6):
+    model.head.requires_grad_(True)
+    update(model, opt)
+""",
+    "built after": """
+model.requires_grad_(False)
+for name in ("head", "body"):
+    getattr(model, name).requires_grad_(True)
+opt = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+for epoch in range(6):
+    update(model, opt)
+""",
+    "a saliency map": """
+model.stem.requires_grad_(False)
+opt = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+for epoch in range(6):
+    update(model, opt)
+image = x[:1].clone().requires_grad_(True)
+model(image).sum().backward()
+""",
+    "another part by name": """
+def toggle(net, name, flag):
+    getattr(net, name).requires_grad_(flag)
+toggle(model, "stem", False)
+opt = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+for epoch in range(6):
+    toggle(model, "head", False)
+    model(x)
+    toggle(model, "head", True)
+    update(model, opt)
+""",
+    "unfrozen for a second optimizer": """
+model.stem.requires_grad_(False)
+first = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+for epoch in range(3):
+    update(model, first)
+model.stem.requires_grad_(True)
+second = torch.optim.Adam(model.parameters(), lr=1e-4)
+for epoch in range(3):
+    update(model, second)
+""",
+}
+
+
+@pytest.mark.parametrize("script", GRADUALLY_UNFROZEN.values(), ids=GRADUALLY_UNFROZEN)
+def test_lint_reports_gradual_unfreezing(lint_reports, script):
+    lint_reports(UNFREEZING_HEAD + script)
+
+
+@pytest.mark.parametrize("script", UNFROZEN_IN_TIME.values(), ids=UNFROZEN_IN_TIME)
+def test_lint_accepts_parameters_unfrozen_in_time(lint_is_clean, script):
+    lint_is_clean(UNFREEZING_HEAD.replace("  # <- OPT001", "") + script, code="OPT001")

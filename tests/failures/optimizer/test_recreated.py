@@ -1118,3 +1118,211 @@ def test_lint_reports_a_scheduler_of_an_optimizer_that_never_steps(lint_reports,
 @pytest.mark.parametrize("script", RIGHT_OPTIMIZER.values(), ids=RIGHT_OPTIMIZER)
 def test_lint_accepts_other_schedulers(lint_is_clean, script):
     lint_is_clean(SCHEDULED + script, "OPT004")
+
+
+# Built again after a state was loaded --------------------------------------------------------------------------------
+
+RESUMING_HEAD = """
+import os, tempfile
+import torch
+from torch import nn
+
+x = torch.randn(64, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Linear(6, 1)
+path = os.path.join(tempfile.mkdtemp(), "last.pt")
+
+def update(net, optimizer):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x), y).backward()
+    optimizer.step()
+
+first = torch.optim.AdamW(model.parameters(), lr=0.01)
+update(model, first)
+torch.save({"model": model.state_dict(), "optimizer": first.state_dict(), "epoch": 1}, path)
+"""
+
+BUILT_AGAIN = {
+    "a trainer that builds in fit, too": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.optimizer, self.epoch = net, None, 0
+    def build(self):
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)  # <- OPT004
+    def resume(self, path):
+        state = torch.load(path)
+        self.build()
+        self.net.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epoch = state["epoch"]
+    def fit(self):
+        self.build()
+        for self.epoch in range(self.epoch, 5):
+            update(self.net, self.optimizer)
+trainer = Trainer(model)
+trainer.resume(path)
+trainer.fit()
+""",
+    "functions": """
+def restore(net, path):
+    optimizer = torch.optim.Adam(net.parameters())
+    state = torch.load(path)
+    net.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]
+def train(net, start):
+    optimizer = torch.optim.Adam(net.parameters())  # <- OPT004
+    for epoch in range(start, 5):
+        update(net, optimizer)
+train(model, restore(model, path))
+""",
+    "a script": """
+net = nn.Linear(6, 1)
+state = torch.load(path)
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+net.load_state_dict(state["model"])
+optimizer.load_state_dict(state["optimizer"])
+net = net.to("cpu")
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)  # <- OPT004
+for epoch in range(state["epoch"], 5):
+    update(net, optimizer)
+""",
+    "only when resumed": """
+import sys
+class Run:
+    def __init__(self, net):
+        self.net = net
+        self.setup()
+        if "--resume" in sys.argv:
+            self.optimizer.load_state_dict(torch.load(path)["optimizer"])
+    def setup(self):
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)  # <- OPT004
+    def run(self):
+        self.setup()
+        for epoch in range(5):
+            update(self.net, self.optimizer)
+Run(model).run()
+""",
+    "in a dictionary": """
+def parts(net):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)  # <- OPT004
+    return {"optimizer": optimizer, "model": net}
+def resume(net, state):
+    made = parts(net)
+    net.load_state_dict(state["model"])
+    made["optimizer"].load_state_dict(state["optimizer"])
+    return made
+state = torch.load(path)
+made = resume(model, state)
+made = parts(model)
+for epoch in range(state["epoch"], 5):
+    update(model, made["optimizer"])
+""",
+}
+
+BUILT_ONCE = {
+    "built only if there is none": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.optimizer, self.epoch = net, None, 0
+    def build(self):
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
+    def resume(self, path):
+        state = torch.load(path)
+        self.build()
+        self.net.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+    def fit(self):
+        if self.optimizer is None:
+            self.build()
+        for self.epoch in range(self.epoch, 5):
+            update(self.net, self.optimizer)
+trainer = Trainer(model)
+trainer.resume(path)
+trainer.fit()
+""",
+    "built, then loaded": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    def fit(self, path):
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.001)
+        self.optimizer.load_state_dict(torch.load(path)["optimizer"])
+        for epoch in range(5):
+            update(self.net, self.optimizer)
+Trainer(model).fit(path)
+""",
+    "handed over": """
+old = torch.optim.AdamW(model.parameters(), lr=0.01)
+old.load_state_dict(torch.load(path)["optimizer"])
+new = torch.optim.AdamW(model.parameters(), lr=0.01, fused=False)
+new.load_state_dict(old.state_dict())
+for epoch in range(5):
+    update(model, new)
+""",
+    "its state assigned": """
+old = torch.optim.AdamW(model.parameters(), lr=0.01)
+old.load_state_dict(torch.load(path)["optimizer"])
+new = torch.optim.AdamW(model.parameters(), lr=0.01)
+new.state = old.state
+for epoch in range(5):
+    update(model, new)
+""",
+    "two stages": """
+adam = torch.optim.AdamW(model.parameters(), lr=0.01)
+adam.load_state_dict(torch.load(path)["optimizer"])
+for epoch in range(3):
+    update(model, adam)
+sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for epoch in range(3):
+    update(model, sgd)
+""",
+    "another model": """
+old = torch.optim.AdamW(model.parameters(), lr=0.01)
+old.load_state_dict(torch.load(path)["optimizer"])
+other = nn.Linear(6, 1)
+new = torch.optim.AdamW(other.parameters(), lr=0.01)
+for epoch in range(3):
+    update(other, new)
+""",
+    "one or the other": """
+import sys
+if "--resume" in sys.argv:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer.load_state_dict(torch.load(path)["optimizer"])
+else:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for epoch in range(3):
+    update(model, optimizer)
+""",
+    "a reset on a flag": """
+import sys
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+optimizer.load_state_dict(torch.load(path)["optimizer"])
+if "--reset" in sys.argv:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for epoch in range(3):
+    update(model, optimizer)
+""",
+    "loads to print": """
+def show(path):
+    probe = torch.optim.AdamW(model.parameters(), lr=0.01)
+    probe.load_state_dict(torch.load(path)["optimizer"])
+    print(probe.param_groups[0]["lr"])
+show(path)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for epoch in range(3):
+    update(model, optimizer)
+""",
+}
+
+
+@pytest.mark.parametrize("script", BUILT_AGAIN.values(), ids=BUILT_AGAIN)
+def test_lint_reports_an_optimizer_built_after_loading(lint_reports, script):
+    lint_reports(RESUMING_HEAD + script)
+
+
+@pytest.mark.parametrize("script", BUILT_ONCE.values(), ids=BUILT_ONCE)
+def test_lint_accepts_loaded_optimizers_that_step(lint_is_clean, script):
+    lint_is_clean(RESUMING_HEAD + script, code="OPT004")

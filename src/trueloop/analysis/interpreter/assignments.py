@@ -16,7 +16,7 @@ from trueloop.analysis.abstract_value import (
     unknown_value,
 )
 from trueloop.analysis.interpreter.evaluator import element, item_at
-from trueloop.analysis.operations import OpKind
+from trueloop.analysis.operations import Branch, OpKind
 from trueloop.core.source_text import dotted_name
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Assignments:
                     self.interpreter.evaluator.evaluate(target.value),
                     self.interpreter.evaluator.evaluate(target.slice).constant(),
                 )
+                if self._is_first(target) and value.loops is not None and not value.union:
+                    value.loops = owner.loops  # created once, not in each iteration
                 _store_item(owner, key, value)
                 self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, value)
             case ast.Tuple() | ast.List():
@@ -53,6 +55,15 @@ class Assignments:
                         self.assign(each, self._unpacked_item(value, number, each))
             case _:
                 pass
+
+    def _is_first(self, target: ast.Subscript) -> bool:
+        """Return True for an item that is stored under ``if key not in items``."""
+        branches = self.interpreter.recording.branches
+        match branches[-1] if branches else None:
+            case Branch(node=ast.If(test=ast.Compare(ops=[ast.NotIn()], comparators=[items])), arm=0):
+                return ast.unparse(items) == ast.unparse(target.value)
+            case _:
+                return False
 
     def _unpacked_item(self, value: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
         """Return the item of a value that unpacking assigns to a target."""
@@ -119,7 +130,8 @@ def _store_item(owner: AbstractValue, key: Any, value: AbstractValue) -> None:
     before = owner.attributes.get(name) if name else None
     if name:
         owner.attributes[name] = value
-    if owner.kind is ValueKind.SEQUENCE and value.kind is ValueKind.MODEL:
+    is_part = value.kind is ValueKind.MODEL or (value.kind is ValueKind.STATE and not name)
+    if owner.kind is ValueKind.SEQUENCE and is_part:
         kept = tuple(each for each in owner.sources if each is not before and each is not value)
         owner.sources = (*kept, value)
 

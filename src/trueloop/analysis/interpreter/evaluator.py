@@ -17,6 +17,7 @@ from trueloop.analysis.abstract_value import (
     join_values,
     unknown_value,
 )
+from trueloop.analysis.interpreter.functions import DEFAULT_DICT
 from trueloop.analysis.interpreter.qualified_names import canonical_name, created_kind
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import children, dotted_name, walk
@@ -121,8 +122,8 @@ class Evaluator:
                 ) or unknown_value(node, owner)
             case _:
                 pass
-        value = unknown_value(node, owner)
-        if owner.kind in (ValueKind.UNKNOWN, ValueKind.INSTANCE):
+        value = (_common_item(owner, name) if owner.kind is ValueKind.INSTANCE else None) or unknown_value(node, owner)
+        if owner.kind in (ValueKind.UNKNOWN, ValueKind.INSTANCE) and not value.union:
             owner.attributes[name] = self.interpreter.infer_kind(value, dotted_name(node), self.enclosing_definition())
         return value
 
@@ -324,6 +325,8 @@ class Evaluator:
         found = item_at(owner, index) if isinstance(index, int) else None
         if isinstance(index, str) and key in owner.attributes:
             found = owner.attributes[key]
+        if found is None and owner.name == DEFAULT_DICT and owner.arguments:
+            found = self._default_item(owner, key, node)
         if found is not None:
             return found
         if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(
@@ -341,6 +344,20 @@ class Evaluator:
         if owner.kind in (ValueKind.PARAMETERS, ValueKind.SEQUENCE):
             return owner
         return unknown_value(node, owner)
+
+    def _default_item(self, owner: AbstractValue, key: str, node: ast.Subscript) -> AbstractValue:
+        """Return the item of a ``defaultdict``, which is created when it is read for the first time."""
+        known = owner.attributes.get(key)
+        if known is not None:
+            return known
+        factory = owner.arguments["0"]
+        if factory.kind is ValueKind.CLASS:
+            item = self.interpreter.calls.create_instance(factory, node, [], {})
+        else:
+            item = AbstractValue(kind=ValueKind.SEQUENCE, node=owner.node)
+        item.loops = owner.loops
+        owner.sources, owner.attributes[key] = (*owner.sources, item), item
+        return item
 
     # Conditions and annotations --------------------------------------------------------------------------------------
 
@@ -432,6 +449,11 @@ def item_at(value: AbstractValue, number: int) -> AbstractValue | None:
     key = f"[{number}]"
     if key in value.attributes or not value.union:
         return value.attributes.get(key)
+    return _common_item(value, key)
+
+
+def _common_item(value: AbstractValue, key: str) -> AbstractValue | None:
+    """Return the union of an attribute or item of all alternatives of a value; None if one of them lacks it."""
     items = [each.attributes.get(key) for each in value.union]
     found = [each for each in items if each is not None]
     if not found or len(found) < len(items):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from trueloop.analysis.abstract_value import (
@@ -13,6 +14,7 @@ from trueloop.analysis.abstract_value import (
     NO_GRAPH,
     AbstractValue,
     ValueKind,
+    join_values,
     parameters_of_gradient,
     unknown_value,
 )
@@ -48,6 +50,14 @@ BASES_BY_KIND: Final = {
     ValueKind.SCHEDULER: "torch.optim.lr_scheduler.LRScheduler",
     ValueKind.MODEL: "torch.nn.Module",
 }
+DEFAULT_DICT: Final = "collections.defaultdict"
+
+
+def attribute_of_name(owner: AbstractValue, name: AbstractValue) -> AbstractValue | None:
+    """Return the attribute of a name that may be one of several constants; None if one of them is unknown."""
+    keys = [each.constant() for each in name.alternatives()]
+    found = [owner.attributes[key] for key in keys if isinstance(key, str) and key in owner.attributes]
+    return reduce(join_values, found) if found and len(found) == len(keys) else None
 
 
 class Functions:
@@ -66,6 +76,8 @@ class Functions:
             "builtins.type": self._type,
             "builtins.setattr": self._setattr,
             "builtins.dict": self._dict,
+            "collections.OrderedDict": self._ordered_dict,
+            "collections.defaultdict": self._default_dict,
             "itertools.chain": self._chain,
             "copy.deepcopy": self._copy,
             "copy.copy": self._copy,
@@ -80,8 +92,9 @@ class Functions:
         """Return the value of a call; None for an unknown function."""
         recording = self.interpreter.recording
         handler = self._handlers.get(name)
-        if handler is not None:
-            return handler(node, arguments)
+        found = handler(node, arguments) if handler is not None else None
+        if found is not None:
+            return found
         if name in PASS_THROUGH_FUNCTIONS and arguments.positional:
             return arguments.positional[0]
         if name in SCALAR_FUNCTIONS:
@@ -175,12 +188,13 @@ class Functions:
     def _getattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         key = arguments.positional[1].constant() if len(arguments.positional) > 1 else None
         owner = arguments.positional[0] if arguments.positional else unknown_value(node)
-        if isinstance(key, str) and key in owner.attributes:
-            return owner.attributes[key]
+        found = attribute_of_name(owner, arguments.positional[1]) if len(arguments.positional) > 1 else None
+        if found is not None:
+            return found
         if owner.kind is ValueKind.NAME and owner.name in BASE_CLASSES:  # getattr(torch.optim, name)
             last = key if isinstance(key, str) and key.isidentifier() else BASE_CLASSES[owner.name]
             return AbstractValue(kind=ValueKind.NAME, name=f"{owner.name}.{last}", node=node)
-        return unknown_value(node, owner)
+        return AbstractValue(kind=ValueKind.UNKNOWN, name="builtins.getattr", node=node, sources=(owner,))
 
     def _type(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return the class of a value: ``type(optimizer)(...)``."""
@@ -206,6 +220,19 @@ class Functions:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
         return AbstractValue(
             kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(arguments.all()), attributes=items
+        )
+
+    def _ordered_dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
+        is_state = len(arguments.positional) == 1 and arguments.positional[0].kind is ValueKind.STATE
+        return arguments.positional[0] if is_state else None
+
+    def _default_dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
+        factory = arguments.positional[0] if len(arguments.positional) == 1 else unknown_value(node)
+        is_known = factory.kind is ValueKind.CLASS or factory.name == "builtins.list"
+        return (
+            AbstractValue(kind=ValueKind.SEQUENCE, name=DEFAULT_DICT, node=node, arguments={"0": factory})
+            if is_known
+            else None
         )
 
     def _chain(self, node: ast.Call, arguments: Arguments) -> AbstractValue:

@@ -11,6 +11,7 @@ from trueloop.analysis.interpreter.calls import Calls
 from trueloop.analysis.interpreter.contexts import enter_context
 from trueloop.analysis.interpreter.evaluator import Evaluator, element
 from trueloop.analysis.interpreter.imports import Imports
+from trueloop.analysis.interpreter.methods import KEYWORDS, KNOWN_ITEMS
 from trueloop.analysis.interpreter.recording import (
     MAX_CALL_DEPTH,
     MAX_STATEMENTS_WITH_IMPORTS,
@@ -199,9 +200,12 @@ class Interpreter:
             else:
                 value = self._external_argument(each, node)
             scope.names[each.arg] = self.infer_kind(value, each.arg, node, scope)
-        for rest in (arguments.vararg, arguments.kwarg):
-            if rest is not None:
-                scope.names[rest.arg] = unknown_value(node, *values, *keyword.values())
+        if arguments.vararg is not None:
+            scope.names[arguments.vararg.arg] = unknown_value(node, *values, *keyword.values())
+        if arguments.kwarg is not None:
+            taken = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
+            rest = {key: each for key, each in keyword.items() if key not in taken}
+            scope.names[arguments.kwarg.arg] = _keywords(node, rest) or unknown_value(node, *values, *keyword.values())
 
     def _default_value(self, node: ast.expr, function: AbstractValue) -> AbstractValue:
         """Return the default value of an argument, evaluated in the scope of the definition."""
@@ -388,8 +392,10 @@ class Interpreter:
         self.recording.add(OpKind.ITERATE, node, iterable)
         before = self.scope.copy_names()
         with self.recording.loop(node, iterable):
-            self.assignments.assign(node.target, element(iterable, node))
-            self.run_block(node.body)
+            items = iterable.sources if iterable.name == KNOWN_ITEMS else (element(iterable, node),)
+            for item in items:  # several only for the items of keyword arguments
+                self.assignments.assign(node.target, item)
+                self.run_block(node.body)
         self.scope.merge(before)
         self.run_block(node.orelse)
 
@@ -412,6 +418,19 @@ class Interpreter:
             self.run_block(node.body)
 
     _asyncwith = _with
+
+
+def _keywords(node: ast.AST, given: dict[str, AbstractValue]) -> AbstractValue | None:
+    """Return the dictionary of the remaining keyword arguments of a call; None if some of them may be unknown."""
+    inner = given.pop("**", None)
+    if inner is not None and inner.name == KEYWORDS:
+        given |= {key[2:-2]: each for key, each in inner.attributes.items()}
+    elif inner is not None or not given:
+        return None
+    items = {f"[{key!r}]": each for key, each in given.items()}
+    return AbstractValue(
+        kind=ValueKind.SEQUENCE, name=KEYWORDS, node=node, sources=tuple(given.values()), attributes=items
+    )
 
 
 def _leaves_block(arm: Sequence[ast.stmt]) -> bool:

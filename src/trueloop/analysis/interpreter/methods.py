@@ -19,6 +19,7 @@ from trueloop.analysis.abstract_value import (
     parameters_of_gradient,
     unknown_value,
 )
+from trueloop.analysis.interpreter.functions import attribute_of_name
 from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
@@ -37,9 +38,14 @@ DETACHING_METHODS: Final = frozenset((
 ADDING_METHODS: Final = frozenset(("append", "add", "extend", "insert", "appendleft", "update", "setdefault", "put"))
 VIEW_METHODS: Final = frozenset(("items", "values", "keys", "copy"))
 OVERWRITING_METHODS: Final = frozenset(("zero_", "fill_", "copy_"))
+FREEZING_METHODS: Final = frozenset(("parameters", "named_parameters", "requires_grad_"))
 PREPARING_METHODS: Final = frozenset(("prepare", "setup", "setup_module", "setup_optimizers", "setup_dataloaders"))
 CLIPPING_METHODS: Final = frozenset(("clip_grad_norm_", "clip_grad_value_", "clip_gradients"))
 OPAQUE_METHODS: Final = frozenset(("buffers", "extra_repr", "no_sync", "values", "items", "keys"))
+KEYWORDS: Final = "keywords"
+"""Name of the dictionary of keyword arguments, whose keys are all known."""
+KNOWN_ITEMS: Final = "known items"
+"""Name of the pairs of keys and values of such a dictionary: a loop over them is interpreted once for each pair."""
 
 
 class Methods:
@@ -103,7 +109,8 @@ class Methods:
     def _model_train(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         mode = arguments.get(0, "mode")
         value = True if mode is None else mode.constant()
-        self._record(OpKind.SET_MODE, node, owner, value=value if isinstance(value, bool) else None)
+        value = value if isinstance(value, bool) else None
+        self._record(OpKind.SET_MODE, node, owner, value=value, arguments=arguments.by_name())
         return owner
 
     def _model_eval(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -290,6 +297,10 @@ class Methods:
         return owner if name in VIEW_METHODS else unknown_value(node, owner)
 
     def _sequence(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        if name == "items" and owner.name == KEYWORDS:
+            return _known_items(owner, node)
+        if name == "setdefault" and len(arguments.positional) == 2:
+            return self._setdefault(owner, node, arguments)
         if name == "items" and owner.sources:
             from trueloop.analysis.interpreter.evaluator import element
 
@@ -304,6 +315,8 @@ class Methods:
         if name in ("update", "extend") and len(added) == 1 and added[0].kind is ValueKind.SEQUENCE:
             owner.attributes |= added[0].attributes if name == "update" else {}
             added = [each for each in added[0].sources if each not in owner.sources]
+        if name == "update":
+            owner.attributes |= {f"[{key!r}]": each for key, each in arguments.keyword.items()}
         owner.sources = (*owner.sources, *added)
         if arguments.positional and all(each.kind is ValueKind.PARAMETERS for each in owner.sources):
             owner.kind, owner.sources = (
@@ -312,7 +325,29 @@ class Methods:
             )
         return self._record(OpKind.STORE_ITEM, node, owner, *arguments.all(), name=name)
 
+    def _setdefault(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        """Return the item of a dictionary; it is created only once, and not in each iteration of the loops around."""
+        key, value = arguments.positional
+        name = f"[{key.constant()!r}]"
+        self._record(OpKind.STORE_ITEM, node, owner, *arguments.all(), name="setdefault")
+        known = owner.attributes.get(name)
+        if known is not None:
+            return known
+        value.loops = owner.loops
+        owner.sources = (*owner.sources, value)
+        if key.constant() is not None:
+            owner.attributes[name] = value
+        return value
+
+    def _model_get_submodule(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        key = arguments.get(0, "target")
+        known = attribute_of_name(owner, key) if key is not None else None
+        return known or AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
+
     def _unknown(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
+        if name in FREEZING_METHODS and owner.name == "builtins.getattr" and owner.sources[0].kind is ValueKind.MODEL:
+            part = AbstractValue(kind=ValueKind.MODEL, node=owner.node, sources=owner.sources, facts={SUBMODULE})
+            return self.evaluate(part, name, node, arguments)  # getattr(model, name).parameters()
         has_no_graph = NO_GRAPH in owner.facts and not arguments.all()  # (outputs == labels).sum()
         if name in ("item", "detach", "tolist", "numpy", "argmax") or has_no_graph:
             return AbstractValue(kind=ValueKind.UNKNOWN, name=name, node=node, sources=(owner,), facts={NO_GRAPH})
@@ -325,3 +360,13 @@ class Methods:
     def _instance(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Call a method that the file does not define: it is inherited from another file, or does not exist."""
         return self.interpreter.calls.record_escape(node, owner, *owner.attributes.values(), *arguments.all())
+
+
+def _known_items(owner: AbstractValue, node: ast.Call) -> AbstractValue:
+    """Return the pairs of a dictionary whose keys are all known."""
+    pairs: list[AbstractValue] = []
+    for name, value in owner.attributes.items():
+        key = AbstractValue(kind=ValueKind.CONSTANT, node=node, value=name[2:-2])
+        items = {"[0]": key, "[1]": value}
+        pairs.append(AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=(key, value), attributes=items))
+    return AbstractValue(kind=ValueKind.SEQUENCE, name=KNOWN_ITEMS, node=node, sources=tuple(pairs))

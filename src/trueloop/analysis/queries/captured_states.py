@@ -4,16 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
-from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
-
-_ORDERINGS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
+from trueloop.core.source_text import Edit, Fix
 
 
 def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
-    """Return True if a value is a given state, or a list or dictionary that contains the state."""
+    """Return True if a value is a given state, or a list, dictionary or instance that contains the state."""
     queue, seen = [value], set[int]()
     while queue:
         each = queue.pop()
@@ -22,40 +19,9 @@ def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
         if id(each) not in seen:
             seen.add(id(each))
             queue += [value for value in each.alternatives() if value is not each]
-            queue += each.sources if each.kind is ValueKind.SEQUENCE and each.name != "comprehension" else ()
+            if each.kind in (ValueKind.SEQUENCE, ValueKind.INSTANCE) and each.name != "comprehension":
+                queue += (*each.sources, *each.attributes.values())
     return False
-
-
-def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
-    """Return True if a loop stores a state when a metric improves.
-
-    This is the case if the ``if`` compares with a variable that the same block assigns:
-    ``if loss < best: best, state = loss, model.state_dict()``.
-    """
-    for branch in capture.branches:
-        if not isinstance(branch.node, ast.If) or is_inside(loop.node, branch.node):
-            continue
-        arm = branch.node.body if branch.arm == 0 else branch.node.orelse
-        stored = {path for statement in arm for path in _stored_names(statement)}
-        for compared in nodes_in(branch.node.test, ast.Compare):
-            if isinstance(compared.ops[0], _ORDERINGS):
-                sides = {_path(each) for each in (compared.left, *compared.comparators)}
-                if sides & stored - {""}:
-                    return True
-    return False
-
-
-def _stored_names(statement: ast.stmt) -> Iterator[str]:
-    for each in nodes_in(statement, ast.Name, ast.Attribute, ast.Subscript):
-        if isinstance(each.ctx, ast.Store):
-            yield _path(each)
-
-
-def _path(node: ast.expr) -> str:
-    """Return the name of a variable, or of the dictionary or list of an item: "self.best" for ``self.best["loss"]``."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return dotted_name(node)
 
 
 def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:

@@ -9,7 +9,7 @@ from trueloop.analysis.loop_invariance import assigned_names, names_in
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, nodes_in
 
 LAYERS_WITH_WEIGHTS: Final = frozenset((
     "Linear", "Bilinear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
@@ -179,21 +179,48 @@ def unfrozen_too_late(source: SourceFile, creation: Op) -> tuple[Op, Op] | None:
     None if it is not certain, or if parameters are added to the optimizer later.
     """
     optimizer = creation.subject
-    built_over = [creation.node, *(each.node for each in optimizer.sources)]
-    texts = (ast.unparse(each) for each in built_over if isinstance(each, ast.expr))
-    if MANAGED in optimizer.facts or not any(".requires_grad" in text for text in texts):
+    if MANAGED in optimizer.facts or not _is_filtered(source, creation):
         return None
     run = source.ops_of_run(creation)
     later = [each for each in run if each.index > creation.index]
     changes = [each for each in run if each.kind is OpKind.SET_REQUIRES_GRAD and optimizer.covers(each.subject)]
-    frozen = any(each.value is False and each.index < creation.index for each in changes)
-    unfreeze = next((each for each in changes if each.value is True and each.index > creation.index), None)
+    frozen = [each for each in changes if each.value is False and each.index < creation.index]
+    unfrozen = [each for each in changes if each.value is True and each.index > creation.index]
+    unfreeze = next((each for each in unfrozen if any(_overlaps(each, one) for one in frozen)), None)
     rebuilt = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
-    if unfreeze is None or not frozen or rebuilt or any(_may_add_parameters(each, optimizer) for each in later):
+    if unfreeze is None or rebuilt or any(_may_add_parameters(each, optimizer) for each in later):
         return None
     steps = (each for each in later if each.kind is OpKind.STEP and each.index > unfreeze.index)
     step = next((each for each in steps if each.subject.may_alias(optimizer)), None)
     return None if step is None else (unfreeze, step)
+
+
+def _is_filtered(source: SourceFile, creation: Op) -> bool:
+    """Return True if an optimizer gets only the parameters that require gradients when it is built."""
+    built_over: list[ast.AST] = [
+        creation.node,
+        *(each.node for each in creation.subject.sources if each.node is not None),
+    ]
+    names = {each.id for node in built_over for each in nodes_in(node, ast.Name)}
+    built_over += [each for each in source.nodes_of(ast.FunctionDef) if each.name in names]
+    for call in source.all_calls:  # if p.requires_grad: params.append(p)
+        if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") in names:
+            parent = source.parents.get(id(source.statement_of(call)))
+            built_over += [parent.test] if isinstance(parent, ast.If) else []
+    return any(".requires_grad" in ast.unparse(each) for each in built_over)
+
+
+def _overlaps(unfreeze: Op, freeze: Op) -> bool:
+    """Return True if two changes of ``requires_grad`` have parameters in common.
+
+    A part with a computed name, as ``getattr(model, name)``, has those that the same code has frozen.
+    """
+    one, other = unfreeze.subject, freeze.subject
+    if one.covers(other) or other.covers(one):
+        return True
+    is_same = ast.unparse(unfreeze.node).rpartition("(")[0] == ast.unparse(freeze.node).rpartition("(")[0]
+    is_computed = any(SUBMODULE in each.facts and isinstance(each.node, ast.Call) for each in one.models())
+    return is_computed and is_same
 
 
 class UnoptimizedLayer(NamedTuple):

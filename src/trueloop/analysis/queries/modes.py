@@ -39,6 +39,25 @@ def sets_mode_of(mode: Op, model: AbstractValue) -> bool:
     return any(mode.subject.may_alias(each) for each in model.with_enclosing_modules())
 
 
+def restores_mode(mode: Op) -> bool:
+    """Return True for an operation that restores the mode a model had: ``model.train(was_training)``."""
+    given = mode.arguments.get("mode") or mode.arguments.get("0")
+    return mode.value is None and given is not None and getattr(given.node, "attr", "") == "training"
+
+
+def is_undone(mode: Op, operations: Iterable[Op]) -> bool:
+    """Return True if a later operation of the same function call restores the mode that an operation changes."""
+    return any(
+        restores_mode(each)
+        and each.index > mode.index
+        and each.calls == mode.calls
+        and each.subject.may_alias(mode.subject)
+        and not each.excludes(mode)
+        for each in operations
+        if each.kind is OpKind.SET_MODE
+    )
+
+
 def may_be_switched(model: AbstractValue, operations: Iterable[Op]) -> bool:
     """Return True if code outside the file gets a model and may set its mode.
 
@@ -77,7 +96,15 @@ def unresolved_mode_changes(source: SourceFile, method: str) -> list[ast.expr]:
         return assigned
     resolved = {id(each.node) for each in source.ops(OpKind.SET_MODE)}
     resolved |= {id(call) for each in source.operations for call in each.calls}
-    return assigned + [call for call in called if id(call) not in resolved]
+    kept = {  # was_training = model.training
+        target.id
+        for each in source.nodes_of(ast.Assign)
+        if getattr(each.value, "attr", "") == "training"
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    unresolved = [call for call in called if id(call) not in resolved]
+    return assigned + [call for call in unresolved if not (call.args and getattr(call.args[0], "id", "") in kept)]
 
 
 def is_in_unused_function(source: SourceFile, node: Any) -> bool:

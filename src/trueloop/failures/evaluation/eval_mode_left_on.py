@@ -20,6 +20,7 @@ Fix
 When this is fine
     - You fine-tune a pretrained model in eval mode from the start, on purpose.
     - You freeze BatchNorm layers or a backbone with a call of their own ``eval()``.
+    - A function restores the mode that the model had: ``model.train(was_training)``.
     - You call ``eval()`` after the evaluation, at the start of a new training stage.
 
 How it is detected
@@ -30,8 +31,8 @@ How it is detected
     mode. A model that was never updated
     in another mode is reported as a warning, after eight updates, if the program called ``eval()``, the optimizer holds
     all of its parameters, and no weights were loaded. The linter reports a loop in which a model is updated, then set
-    to eval mode and never set back. If it does not know whether the model has dropout or BatchNorm layers, the finding
-    is a warning.
+    to eval mode and never set back, or that evaluates a model on any condition and then trains it in eval mode. If it
+    does not know whether the model has dropout or BatchNorm layers, the finding is a warning.
 
     It also reports a dropout rate that ``forward`` sets to zero in eval mode, and that nothing sets back: after the
     first evaluation the model is trained without this dropout.
@@ -52,9 +53,11 @@ from trueloop.analysis.queries.modes import (
     has_mode_dependent_layers,
     is_partly_frozen,
     is_training_step,
+    is_undone,
     may_be_switched,
     may_recreate_model,
     may_set_mode_of,
+    restores_mode,
     sets_mode_of,
     train_mode_fix,
     unresolved_mode_changes,
@@ -276,7 +279,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     modes = source.ops(OpKind.SET_MODE)
     for mode in modes:
         model = mode.subject
-        if mode.value is not False or model.kind is not ValueKind.MODEL or not mode.loops:
+        if mode.value is not False or model.kind is not ValueKind.MODEL or not mode.loops or is_undone(mode, modes):
             continue
         earlier_step = _find_earlier_step(source, mode)
         if earlier_step is None or is_partly_frozen(source, model):
@@ -284,6 +287,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         loop, step = earlier_step
         in_loop = source.ops_in_loop(loop, root=mode.entry_point)
         changes = [each for each in in_loop if each.kind is OpKind.SET_MODE and each.value is not False]
+        changes = [each for each in changes if not restores_mode(each)]  # these keep eval mode
         if any(may_set_mode_of(each, model) for each in changes) or may_be_switched(model, in_loop):
             continue
         mode_matters = has_mode_dependent_layers(source, model)
@@ -403,8 +407,26 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
         earlier = [each for each in before_step if each.entry_point == mode.entry_point and sets_mode_of(each, model)]
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
         is_repeated = repeats_with(mode, step, loop) and not _ends_pass(mode, loop)
+        is_repeated |= _trains_after_evaluation(source, mode, step, loop)
         return (loop, step) if in_train_mode and is_repeated and not may_recreate_model(loop, model, inside) else None
     return None
+
+
+def _trains_after_evaluation(source: SourceFile, mode: Op, step: Op, loop: Loop) -> bool:
+    """Return True if the iteration that sets eval mode also evaluates the model, and then trains it."""
+    if step.index < mode.index or not step.implied_by(mode) or _leaves_loop(mode, loop):
+        return False
+    for each in source.ops_of_run(mode)[: step.index]:
+        is_own = each.index > mode.index and each.calls[: len(mode.calls)] == mode.calls
+        if is_own and each.kind is OpKind.MODEL_CALL and each.subject.may_alias(mode.subject):
+            return each.grad is False
+    return False
+
+
+def _leaves_loop(mode: Op, loop: Loop) -> bool:
+    """Return True if a condition around an operation may end the loop in the same iteration."""
+    arms = [each.node for each in mode.conditions(loop)]
+    return any(nodes_in(each, ast.Break, ast.Return, ast.Raise, ast.Continue) for each in arms)
 
 
 def _ends_pass(mode: Op, loop: Loop) -> bool:

@@ -21,6 +21,7 @@ When this is fine
     - Before each new optimizer, a model is built, or weights are loaded, restored or initialised.
     - The averages are reset once or twice on purpose, as in a warm restart.
     - Each task or client has its own data, or an inner loop trains copies of the model.
+    - The loaded state is handed over to the new optimizer, or the optimizer is only built again if there is none.
     - You use SGD without momentum, which has no state, or LBFGS.
 
 How it is detected
@@ -36,7 +37,8 @@ How it is detected
     holds also
     for an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the
     other one), if both are of one class. The linter reports a scheduler that a loop steps, whose optimizer nothing
-    steps, while another optimizer of the same model steps in that loop. A program that resets the averages in every
+    steps, while another optimizer of the same model steps in that loop; and an optimizer that is built after a state
+    was loaded into another one of the same model, which never steps. A program that resets the averages in every
     epoch on purpose is reported too, so this is a warning.
 
 References
@@ -438,10 +440,11 @@ RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_sta
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each optimizer that replaces another one in every iteration, or whose scheduler belongs to another one."""
+    """Yield each optimizer that replaces another one, with the state it has, or whose scheduler belongs to another."""
     yield from _scheduled_in_vain(source)
     yield from _replaced_in_loop(source)
     yield from _built_in_loop(source)
+    yield from _loaded_in_vain(source)
 
 
 def _built_in_loop(source: SourceFile) -> Iterator[Hit]:
@@ -531,6 +534,58 @@ def _replaced_in_loop(source: SourceFile) -> Iterator[Hit]:
                     related=((old.node, "the scheduler of the old optimizer"),),
                 )
                 break
+
+
+def _loaded_in_vain(source: SourceFile) -> Iterator[Hit]:
+    """Yield each optimizer that is built after the state was loaded into another one, and makes all updates."""
+    steps = source.ops(OpKind.STEP)
+    for load in source.ops(OpKind.LOAD_STATE_DICT) if steps else ():
+        old = load.subject
+        if not _never_steps(source, old, steps):
+            continue
+        later = [each for each in source.ops_of_run(load) if each.index > load.index]
+        is_saved = any(each.subject.may_alias(old) and each.kind is OpKind.STATE_DICT for each in later)
+        if is_saved or _is_inspected(source, load):
+            continue  # its state goes elsewhere
+        for new in later:
+            step = next((each for each in later if each.kind is OpKind.STEP and each.subject is new.subject), None)
+            if step is None or new.kind is not OpKind.CREATE or not _replaces(new, load, later):
+                continue
+            call = new.calls[-1] if new.calls else None
+            yield Hit(
+                message=f"`{source.text.segment(load.node)}` is lost: this line then builds another "
+                f"{new.subject.name.rpartition('.')[2]}, which makes the updates without the loaded momentum or "
+                "running averages.",
+                node=new.node,
+                related=(
+                    (load.node, "the state is loaded here"),
+                    *(((call, "built again by this call"),) if call is not None else ()),
+                    (step.node, "the new optimizer steps"),
+                ),
+            )
+            break
+
+
+def _is_inspected(source: SourceFile, load: Op) -> bool:
+    """Return True if the program reads or hands over the parts of the optimizer that a state was loaded into."""
+    name = ast.unparse(load.node.func.value)
+    read = [each for each in source.nodes_of(ast.Attribute) if each.attr in ("param_groups", "state", "defaults")]
+    return any(ast.unparse(each.value) == name for each in read)
+
+
+def _replaces(new: Op, load: Op, later: list[Op]) -> bool:
+    """Return True if an optimizer with moments is built whenever the state was loaded, and gets no state itself."""
+    old, optimizer = load.subject, new.subject
+    is_same = optimizer.kind is ValueKind.OPTIMIZER and optimizer.covers(old) and old.covers(optimizer)
+    return (
+        is_same
+        and _has_moments(optimizer)
+        and new.implied_by(load)
+        and not any(
+            each.subject.may_alias(optimizer) and each.kind in (OpKind.LOAD_STATE_DICT, OpKind.SET_ATTRIBUTE)
+            for each in later
+        )
+    )
 
 
 def _is_only_stepped(source: SourceFile, loop: ast.AST, scheduler: str) -> bool:

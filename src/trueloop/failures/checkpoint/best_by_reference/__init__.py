@@ -21,6 +21,7 @@ When this is fine
     - The state_dict is a deep copy, or each of its tensors is cloned.
     - The state_dict is saved or loaded before the next update, as in ``target.load_state_dict(net.state_dict())``.
     - The state_dict was read from a file.
+    - The state is stored every so many iterations, and only the last one is used.
     - You call ``state_dict()`` once before training, and save this dictionary again and again with the newest weights.
 
 How it is detected
@@ -31,10 +32,11 @@ How it is detected
     memory with its parameter and the weights have changed since every call of ``state_dict()``. It also reports a line
     that creates a third state_dict of one model while the first two still exist, if all of them share its memory, were
     created at different updates, and were not saved or loaded. The linter reports four cases: a state_dict that is
-    stored where a best value is updated, and used after the training loop, or a list or dictionary of parameters in its
-    place; a state_dict that is loaded into its own model after the weights have changed; and states that a loop
-    collects from a model that it trains. A state_dict
-    that is deep-copied too late is not detected.
+    stored where a best value is updated, and used after the training loop or in a later iteration, or a list or
+    dictionary of parameters in its place; a state_dict that is loaded into its own model after the weights have
+    changed; and states that a loop collects from a model that it trains. It follows a state through shallow copies,
+    attributes, variables of closures, containers and dataclasses, also in other files. A state_dict that is
+    deep-copied too late is not detected.
 
 References
     PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the
@@ -48,10 +50,11 @@ from dataclasses import dataclass
 
 from trueloop.analysis.abstract_value import COPY, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.captured_states import contains_state, deepcopy_fix, is_best_checkpoint
+from trueloop.analysis.queries.captured_states import contains_state, deepcopy_fix
 from trueloop.analysis.queries.modes import is_training_step, may_recreate_model
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.checkpoint.best_by_reference.best_branches import is_best_checkpoint
 from trueloop.failures.checkpoint.best_by_reference.collected_parameters import collected_parameters
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
@@ -185,11 +188,14 @@ def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
         ]
         changes = [*loaded, *(each for each in between if is_training_step(source, each, model, between))]
         return changes[0] if changes else None
-    loop = next((each for each in capture.loops if not use.is_inside(each)), None)
-    if loop is None or not is_best_checkpoint(capture, loop):
-        return None
-    inside = source.ops_in_loop(loop, root=capture.entry_point)
-    return next((each for each in inside if is_training_step(source, each, model, inside)), None)
+    is_later_iteration = into_itself and capture.excludes(use)  # the best is kept, or else loaded
+    for loop in capture.loops:
+        if use.is_inside(loop) and not is_later_iteration:
+            continue
+        inside = source.ops_in_loop(loop, root=capture.entry_point)
+        if not may_recreate_model(loop, model, inside) and is_best_checkpoint(source, capture, loop):
+            return next((each for each in inside if is_training_step(source, each, model, inside)), None)
+    return None
 
 
 RULE = Rule(required_words=(".state_dict(|parameters(", "torch"), find=find)

@@ -19,6 +19,7 @@ When this is fine
     - You store ``loss.item()`` or ``loss.detach()``, which have no graph.
     - You need the graphs for a while, for truncated backpropagation through time or the policy gradient of an episode.
     - You store only the last few losses in a deque, or only the best loss.
+    - A meter converts each value to a number, or detaches its average, or starts again after some updates.
     - The list is created in the same update, such as the skip connections in a ``forward``, or the losses of the
       micro-batches of one update.
 
@@ -27,8 +28,9 @@ How it is detected
     still in memory after a garbage collection: the graphs of model outputs or, without a model, of losses. It also
     finds a parameter that has a graph, because a teacher model averages the student's weights with gradients enabled;
     it then reports the line that calls the teacher. The linter reports a tensor that is added to a list, a dictionary
-    or a sum in every iteration after ``backward()`` has used its graph, if nothing in the file empties the list,
-    dictionary or sum.
+    or a sum, or mixed into an average, in every iteration after ``backward()`` has used its graph, if nothing in the
+    file empties the list, dictionary, sum or average. It follows a loss into meters, also through keyword arguments
+    and into other files.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training
@@ -44,6 +46,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing, is_within_update
+from trueloop.failures.memory.graph_kept.mixed_values import keeps_old_value
 from trueloop.failures.memory.graph_kept.running_sums import running_sums
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphsAlive, ModelCalled
@@ -136,11 +139,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:
     """Return the backward pass of the stored tensor; None if there is none, or one goes through the container."""
     backwards = [each for each in source.ops_of_run(store) if each.kind is OpKind.BACKWARD]
-    container = (
-        {id(store.subject), id(store.result)}
-        if store.kind is OpKind.STORE_ITEM
-        else {id(each) for each in store.inputs}
-    )
+    container = {id(each) for each in store.inputs} if keeps_old_value(source, store) else set[int]()
+    container |= {id(store.subject), id(store.result)} if store.kind is OpKind.STORE_ITEM else set()
     if any(id(part) in container for each in backwards for part in each.subject.autograd_graph()):
         return None
     for each in backwards:

@@ -8,6 +8,7 @@ from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
+from trueloop.failures.memory.graph_kept.mixed_values import is_after_first, is_first, keeps_old_value
 
 GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "binary Add", "binary Sub", "binary Mult", "binary Div", "binary Pow", "unary USub", "torch.Tensor.mean",
@@ -17,7 +18,8 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "torch.Tensor.abs", "torch.Tensor.pow", "torch.Tensor.square", "torch.Tensor.norm", "torch.Tensor.clamp",
     "torch.Tensor.flatten", "torch.Tensor.sigmoid", "torch.Tensor.tanh", "torch.Tensor.softmax", "torch.Tensor.relu",
     "torch.Tensor.log_softmax", "torch.Tensor.transpose", "torch.Tensor.permute", "torch.Tensor.std",
-    "torch.Tensor.var",
+    "torch.Tensor.var", "torch.lerp", "torch.add", "torch.mul", "torch.sub", "torch.div", "torch.Tensor.lerp",
+    "torch.Tensor.add", "torch.Tensor.mul", "torch.Tensor.sub", "torch.Tensor.div",
 ))  # fmt: skip
 """Operations whose result has a graph if an input has one; others may return indices, which have no graph."""
 
@@ -56,24 +58,43 @@ def is_within_update(loop: Loop, around: Sequence[Loop], steps: list[Op]) -> boo
 
 def is_growing(source: SourceFile, store: Op, loop: Loop) -> bool:
     """Return True if every iteration adds to a container that nothing empties and no iteration creates."""
-    container = _container(store, loop)
-    if container is None or not all(_is_periodic(each.node, container) for each in store.conditions(loop)):
+    container = _container(source, store, loop)
+    if container is None or not last_name(container):
         return False
-    path, name = ast.unparse(container), last_name(container)
+    is_item = isinstance(container, ast.Subscript) and container is store.node
+    path = ast.unparse(store.node.value if is_item else container)
+    for each in store.conditions(loop):
+        if not _is_periodic(each.node, container) and not is_after_first(source, store, each, loop, path):
+            return False
     if (
-        not name
-        or name in source.emptied_containers
+        last_name(container) in source.emptied_containers
         or _is_created_in_iteration(source, store, loop)
         or _is_rebound_in_iteration(source, container, loop, store)
     ):
         return False
-    bound = source.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=store.entry_point)
-    if any(each.statement is not store.statement and each.name == name for each in bound):
+    first = [each.node for each in _other_stores(source, store, container, loop) if is_first(each, loop, path)]
+    if len(first) < len(_other_stores(source, store, container, loop)):
         return False
-    return all(target is store.node for target in source.assigned_in(loop).get(path, ()))
+    assigned = source.assigned_in(loop).get(ast.unparse(container), ())
+    return all(encloses(target, store.node) or any(encloses(target, each) for each in first) for target in assigned)
 
 
-def _container(store: Op, loop: Loop) -> ast.expr | None:
+def _other_stores(source: SourceFile, store: Op, container: ast.expr, loop: Loop) -> list[Op]:
+    """Return the other operations of a loop that may assign a container."""
+    found: list[Op] = []
+    for each in source.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM, root=store.entry_point):
+        if each.kind is OpKind.SET_ATTRIBUTE:
+            other = store.kind is OpKind.SET_ATTRIBUTE and each.subject.kind is ValueKind.INSTANCE
+            is_same = each.name == last_name(container) and not (other and not each.subject.may_alias(store.subject))
+        else:
+            is_same = isinstance(each.node, ast.Subscript) and ast.unparse(each.node) == ast.unparse(container)
+        is_initial = getattr(each.function, "name", "") == "__init__" and not _is_created_by_loop(each.subject, loop)
+        if is_same and each.statement is not store.statement and not is_initial:
+            found.append(each)
+    return found
+
+
+def _container(source: SourceFile, store: Op, loop: Loop) -> ast.expr | None:
     """Return the expression of the container that grows; None if no container grows in every iteration."""
     node = store.node
     match node:
@@ -84,16 +105,14 @@ def _container(store: Op, loop: Loop) -> ast.expr | None:
             store.subject.kind is ValueKind.SEQUENCE and store.kind is OpKind.STORE_ITEM
         ):
             return store.node.func.value if store.name in ("append", "insert", "appendleft", "add", "extend") else None
+        case ast.Attribute() | ast.Subscript() if store.grad is True and keeps_old_value(source, store):
+            return node
         case ast.Subscript() if store.subject.kind is ValueKind.SEQUENCE and not isinstance(
             store.statement, ast.AugAssign
         ):
             loop_names = {each.id for each in nodes_in(getattr(loop.node, "target", node), ast.Name)}
             keys = {each.id for each in nodes_in(node.slice, ast.Name)}
             return node.value if loop_names & keys and encloses(loop.node, node) else None
-        case ast.Attribute() if (
-            store.kind is OpKind.SET_ATTRIBUTE and store.grad is True and _added_value(store) is not None
-        ):
-            return node
         case _:
             return None
 

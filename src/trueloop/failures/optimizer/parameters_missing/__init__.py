@@ -42,12 +42,13 @@ How it is detected
     parameters that were frozen when the optimizer was new and got gradients later, if every optimizer that contains
     them made its last step before this one was built. The linter reports a layer that is added after the optimizer was
     built, or a layer that comes after a trained layer in the model and is in no optimizer of the file. A last layer
-    that is fixed on purpose but still requires gradients is reported too, so this is a warning. It also reports a loop
-    over
-    ``named_parameters()`` that fills groups by ``if name.startswith(...)`` and ``elif`` without ``else``, if the model
-    has parameters that no condition takes and that are not only its first layers. And it reports a tensor outside of
-    modules that requires gradients, such as an image or a latent code, if a training loop uses it and the program only
-    reads it, nowhere uses ``.grad`` or ``autograd.grad``, and does more with it than to pass it to a model as data.
+    that is fixed on purpose but still requires gradients is reported too, so this is a warning. It reports layers that
+    were frozen when the optimizer was built over the parameters that require gradients, and are unfrozen later, also by
+    name. It also reports a loop over ``named_parameters()`` that fills groups by ``if name.startswith(...)`` and
+    ``elif`` without ``else``, if the model has parameters that no condition takes and that are not only its first
+    layers. And it reports a tensor outside of modules that requires gradients, such as an image or a latent code, if a
+    training loop uses it and the program only reads it, nowhere uses ``.grad`` or ``autograd.grad``, and does more with
+    it than to pass it to a model as data.
 
 References
     PyTorch forum, "Best practice for freezing layers?", on optimizers built for some of the layers,
