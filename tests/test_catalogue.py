@@ -72,6 +72,7 @@ UNFIXED = {
     "DAT047",
     "DAT048",
     "DAT049",
+    "DAT051",
     "ENV007",
     "ENV008",
     "ENV009",
@@ -90,6 +91,7 @@ UNFIXED = {
     "EVL029",
     "EVL030",
     "EVL031",
+    "EVL032",
     "GRD005",
     "GRD009",
     "GRD016",
@@ -130,6 +132,8 @@ UNFIXED = {
     "LOS062",
     "LOS063",
     "LOS064",
+    "LOS065",
+    "LOS067",
     "MDL008",
     "MDL012",
     "MDL017",
@@ -155,6 +159,7 @@ UNFIXED = {
     "SCH014",
     "SCH015",
     "SCH016",
+    "SCH017",
 }  # failures without a fix: the source code does not show what the author intends
 
 every_failure = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.code}-{entry.slug}")

@@ -42,8 +42,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import assigned_in, function_of
-from trueloop.analysis.queries.possible_values import default_of, origins
+from trueloop.analysis.queries.deviations import deviations, stored_values
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -68,8 +68,6 @@ _VARIANCE_NAME: Final = re.compile(
 _STD_NAME: Final = re.compile(r"(?<!log)(?<!log_)(^|_)(std|stds|stdev|stddev|std_?dev|sd)($|_)", re.IGNORECASE)
 _SHAPING: Final = frozenset(("view", "reshape", "unsqueeze", "expand", "gather", "to", "index_select"))
 _ROOTS: Final = ("sqrt(", "sqrt(self.")
-_QUANTILES: Final = frozenset((1.28, 1.2816, 1.64, 1.645, 1.959964, 1.96, 2.33, 2.58, 2.576))
-_NOISE: Final = re.compile(r"randn|^eps|_eps$|epsilon|noise|normal", re.IGNORECASE)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -156,8 +154,8 @@ def _exponentials(source: SourceFile) -> Iterator[Hit]:
     if not _AS_VARIANCE.search(text) or _AS_DEVIATION.search(text):
         return
     reported = set[int]()
-    for use, deviation in _deviations(source):
-        for each in _values(source, deviation):
+    for use, deviation in deviations(source):
+        for each in stored_values(source, deviation):
             of = _exponent(each)
             if of is not None and id(each) not in reported:
                 reported.add(id(each))
@@ -173,7 +171,7 @@ def _exponentials(source: SourceFile) -> Iterator[Hit]:
 def _named_deviations(source: SourceFile) -> Iterator[Hit]:
     """Yield each Gaussian loss that gets a deviation as its variance."""
     losses = list(_losses(source))
-    uses = [(use, each) for use, each in _deviations(source) if last_name(each)] if losses else []
+    uses = [(use, each) for use, each in deviations(source) if last_name(each)] if losses else []
     for call, passed in losses:
         chain = list(origins(source, passed))
         names = [last_name(each) for each in chain if last_name(each)]
@@ -205,7 +203,7 @@ def _named_variances(source: SourceFile) -> Iterator[Hit]:
     """Yield each deviation that is called a variance, if the program also takes it as one."""
     variances = {last_name(each) for _, passed in _losses(source) for each in origins(source, passed)}
     reported = set[int]()
-    for use, passed in _deviations(source):
+    for use, passed in deviations(source):
         name = last_name(passed)
         if not isinstance(passed, ast.Name | ast.Attribute) or not _VARIANCE_NAME.search(name) or id(use) in reported:
             continue
@@ -273,48 +271,6 @@ def _is_root(node: ast.expr) -> bool:
             )
         case _:
             return False
-
-
-def _deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """Yield the expressions that are used as deviations: of a distribution, of noise, or in a half width."""
-    for call in source.all_calls:
-        if last_name(call.func) in ("Normal", "LogNormal") or dotted_name(call.func) == "torch.normal":
-            named = [each.value for each in call.keywords if each.arg in ("scale", "std")]
-            yield from ((call, each) for each in (*call.args[1:2], *named))
-    for node in source.nodes_of(ast.BinOp):
-        if isinstance(node.op, ast.Add):
-            for product in (node.left, node.right):
-                yield from ((node, each) for each in _factors_of_noise(source, product))
-        if isinstance(node.op, ast.Mult):
-            for factor, number in ((node.left, node.right), (node.right, node.left)):
-                known = number if isinstance(number, ast.Constant) else default_of(source, number)
-                if isinstance(known, ast.Constant) and known.value in _QUANTILES:
-                    yield node, factor
-
-
-def _factors_of_noise(source: SourceFile, product: ast.expr) -> Iterator[ast.expr]:
-    match product:
-        case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            pairs = [(left, right), (right, left)]
-        case ast.Call(func=ast.Attribute(attr="mul", value=left), args=[right]):
-            pairs = [(left, right), (right, left)]
-        case _:
-            return
-    yield from (factor for factor, other in pairs if _is_noise(source, other))
-
-
-def _is_noise(source: SourceFile, node: ast.expr) -> bool:
-    called = last_name(node.func) if isinstance(node, ast.Call) else last_name(node)
-    return bool(_NOISE.search(called)) or any(
-        isinstance(each, ast.Call) and _NOISE.search(last_name(each.func)) for each in _values(source, node)
-    )
-
-
-def _values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
-    """Return what is assigned to a variable; the expression itself if it is none."""
-    if not isinstance(node, ast.Name):
-        return [node]
-    return assigned_in(function_of(source, node), node.id)
 
 
 def _exponent(node: ast.expr) -> ast.expr | None:
