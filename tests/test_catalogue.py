@@ -101,6 +101,7 @@ UNFIXED = {
     "GRD027",
     "GRD029",
     "GRD030",
+    "LOS003",
     "LOS013",
     "LOS018",
     "LOS022",

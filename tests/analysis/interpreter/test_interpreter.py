@@ -472,3 +472,59 @@ def test_partial_binds_arguments():
     assert adam.subject.kind is ValueKind.OPTIMIZER
     assert adam.subject.models()
     assert [each.node.lineno for each in file.ops(OpKind.ESCAPE)] == [10]
+
+
+# Registries ---------------------------------------------------------------------------------------------------
+
+REGISTRY_TABLE = """
+import torch
+BUILDERS = {}
+def register(name, table=BUILDERS):
+    def wrap(function):
+        table[name] = function
+        return function
+    return wrap
+@register("adam")
+def adam(model):
+    return torch.optim.Adam(model.parameters())
+@register("sgd")
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+model = torch.nn.Linear(2, 1)
+optimizer = BUILDERS["sgd"](model)
+optimizer.step()
+"""
+REGISTRY_CLASS = """
+import torch
+class Registry:
+    def __init__(self):
+        self.items = {}
+    def register(self, name):
+        def wrap(kind):
+            self.items[name] = kind
+            return kind
+        return wrap
+MODELS = Registry()
+@MODELS.register("net")
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+model = MODELS.items["net"]()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("script", [REGISTRY_TABLE, REGISTRY_CLASS])
+def test_what_a_decorator_registers_is_known(script):
+    steps = interpret(parse_module("a.py", script)).ops(OpKind.STEP)
+    assert [each.subject.name for each in steps] == ["torch.optim.SGD"]
+    assert len(steps[0].subject.models()) == 1
+
+
+def test_a_decorator_that_registers_nothing_is_not_run():
+    script = REGISTRY_TABLE.replace("register", "wrapped")
+    assert [each.subject.name for each in interpret(parse_module("a.py", script)).ops(OpKind.STEP)] != [
+        "torch.optim.SGD"
+    ]

@@ -878,3 +878,111 @@ for epoch in range(3):
         correct = sum((model(t, o).argmax(1) == y).sum().item() for y, t, o in test_loader)
     print(correct / 80)
 """)
+
+
+WINDOWS_HEAD = """
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+from sklearn.model_selection import train_test_split
+"""
+WINDOWS = {
+    "end in a variable": """
+class Pieces(Dataset):
+    def __init__(self, signal, size):
+        self.signal, self.size = signal, size
+    def __len__(self):
+        return len(self.signal) - self.size
+    def __getitem__(self, start):
+        end = start + self.size
+        return self.signal[start:end], self.signal[end]
+def loaders(signal):
+    pieces = Pieces(signal, 24)
+    n = int(0.8 * len(pieces))
+    train, val = random_split(pieces, [n, len(pieces) - n])  # <- DAT001
+    return DataLoader(train, 32, shuffle=True), DataLoader(val, 32)
+""",
+    "comprehension": """
+def prepare(series, width):
+    xs = np.stack([series[i:i + width] for i in range(len(series) - width)])
+    ys = series[width:]
+    return train_test_split(xs, ys, test_size=0.2)  # <- DAT001
+""",
+    "appended in a function": """
+def cut(series, lookback):
+    xs, ys = [], []
+    for t in range(len(series) - lookback):
+        xs.append(series[t:t + lookback])
+        ys.append(series[t + lookback])
+    return np.array(xs), np.array(ys)
+def main(series):
+    x, y = cut(series, 30)
+    x_train, x_val, y_train, y_val = train_test_split(x, y, random_state=0)  # <- DAT001
+    return x_train, x_val
+""",
+    "sliding_window_view": """
+def main(values):
+    windows = np.lib.stride_tricks.sliding_window_view(values, 49)
+    a, b = train_test_split(windows, test_size=0.25, shuffle=True)  # <- DAT001
+    return DataLoader(torch.tensor(a)), DataLoader(torch.tensor(b))
+""",
+    "unfold in a TensorDataset": """
+def main(values):
+    windows = values.unfold(0, 49, 1)
+    data = TensorDataset(windows[:, :48], windows[:, 48])
+    parts = TensorDataset(windows)
+    train, test = random_split(parts, [0.8, 0.2])  # <- DAT001
+    return DataLoader(train), DataLoader(test)
+""",
+}
+CORRECT_WINDOWS = {
+    "by time, by stride, tokens of a batch": """
+class Pieces(Dataset):
+    def __init__(self, signal, size):
+        self.signal, self.size = signal, size
+    def __len__(self):
+        return len(self.signal) // self.size
+    def __getitem__(self, i):
+        start = i * self.size
+        return self.signal[start:start + self.size]
+def cut(series, width):
+    return np.array([series[i:i + width] for i in range(0, len(series) - width, width)])
+def every(series, width):
+    return np.array([series[i:i + width] for i in range(len(series) - width)])
+def main(series, recordings):
+    pieces = Pieces(series, 24)
+    train, val = random_split(pieces, [80, 20])
+    a, b = train_test_split(cut(series, 10))
+    first, last = train_test_split(every(series, 10), shuffle=False)
+    past, future = series[:800], series[800:]
+    x_train, x_val = every(past, 10), every(future, 10)
+    names, others = train_test_split(sorted(recordings))
+    single = np.array([series[i:i + 1] for i in range(len(series))])
+    c, d = train_test_split(single)
+    return DataLoader(train, 8), DataLoader(val, 8)
+""",
+    "subset by time": """
+class Pieces(Dataset):
+    def __init__(self, signal, size):
+        self.signal, self.size = signal, size
+    def __len__(self):
+        return len(self.signal) - self.size
+    def __getitem__(self, i):
+        j = i + self.size
+        return self.signal[i:j], self.signal[j]
+def main(series):
+    pieces = Pieces(series, 24)
+    train, val = Subset(pieces, range(700)), Subset(pieces, range(724, len(pieces)))
+    return DataLoader(train, 8), DataLoader(val, 8)
+""",
+}
+
+
+@pytest.mark.parametrize("script", WINDOWS.values(), ids=WINDOWS)
+def test_lint_reports_random_splits_of_windows(lint_reports, script):
+    lint_reports(WINDOWS_HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_WINDOWS.values(), ids=CORRECT_WINDOWS)
+def test_lint_accepts_correct_random_splits_of_windows(lint_is_clean, script):
+    lint_is_clean(WINDOWS_HEAD + script)

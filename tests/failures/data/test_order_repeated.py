@@ -366,3 +366,193 @@ def test_a_cycle_is_reported(run_reports, lint_reports, script: str):
 def test_other_cycles_are_accepted(run_is_clean, lint_is_clean, script: str):
     run_is_clean(HEAD + script)
     lint_is_clean(HEAD + script, "DAT004")
+
+
+HELPERS_HEAD = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(256, 4), torch.randn(256, 1))
+"""
+HELPERS = {
+    "method of a trainer, every fifth epoch": """
+class Trainer:
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+        self.opt = torch.optim.Adam(self.model.parameters())
+        self.loader = DataLoader(data, 32, shuffle=True)
+    def preview(self):
+        torch.manual_seed(1234)  # <- DAT004
+        return self.model(torch.randn(8, 4))
+    def run(self, epochs):
+        for epoch in range(epochs):
+            for x, y in self.loader:
+                self.opt.zero_grad()
+                F.mse_loss(self.model(x), y).backward()
+                self.opt.step()
+            if epoch % 5 == 0:
+                self.preview()
+Trainer().run(20)
+""",
+    "own seed_everything in the evaluation": """
+import random
+import numpy as np
+SEED = 7
+def seed_everything(seed):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)  # <- DAT004
+def evaluate(model, loader):
+    seed_everything(SEED)
+    with torch.no_grad():
+        return sum(F.mse_loss(model(x + 0.1 * torch.randn_like(x)), y).item() for x, y in loader)
+def train_one(model, opt, x, y):
+    noisy = x + 0.2 * torch.randn_like(x)
+    loss = F.mse_loss(model(noisy), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+def main(val):
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(data, 32)
+    for epoch in range(10):
+        for x, y in loader:
+            train_one(model, opt, x, y)
+        evaluate(model, val)
+main(DataLoader(data, 64))
+""",
+    "closure, permutation": """
+def main():
+    x, y = data.tensors
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    def draw(n, seed=0):
+        torch.manual_seed(seed)  # <- DAT004
+        return net(torch.randn(n, 4))
+    for epoch in range(30):
+        for rows in torch.randperm(len(x)).split(32):
+            loss = F.mse_loss(net(x[rows]), y[rows])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        print(draw(4))
+main()
+""",
+    "steps without epochs": """
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def grid(model):
+    torch.manual_seed(0)  # <- DAT004
+    return model(torch.randn(16, 4))
+for step in range(1000):
+    x = torch.randn(32, 4)
+    loss = net(x).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if step % 100 == 0:
+        grid(net)
+""",
+    "two functions deep, while": """
+def fixed_noise(n):
+    torch.manual_seed(42)  # <- DAT004
+    return torch.randn(n, 4)
+def report(model, epoch):
+    out = model(fixed_noise(16))
+    print(epoch, out.mean())
+def fit(model, opt, loader):
+    epoch = 0
+    while epoch < 10:
+        for x, y in loader:
+            opt.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            opt.step()
+        report(model, epoch)
+        epoch += 1
+net = nn.Linear(4, 1)
+fit(net, torch.optim.Adam(net.parameters()), DataLoader(data, batch_size=16, shuffle=True))
+""",
+}
+CORRECT_HELPERS = {
+    "generator, restored, other seed, once": """
+def draw(model, n, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return model(torch.randn(n, 4, generator=g))
+def shuffle_for(epoch):
+    torch.manual_seed(epoch)
+    return torch.randperm(256)
+def final(model):
+    torch.manual_seed(0)
+    return model(torch.randn(8, 4))
+def main():
+    torch.manual_seed(3)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    loader = DataLoader(data, 32, shuffle=True)
+    for epoch in range(10):
+        shuffle_for(epoch)
+        for x, y in loader:
+            opt.zero_grad()
+            F.mse_loss(net(x), y).backward()
+            opt.step()
+        draw(net, 8)
+        if epoch == 9:
+            final(net)
+    final(net)
+main()
+""",
+    "another training for each seed, restored": """
+def build():
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    return net, torch.optim.SGD(net.parameters(), 0.1)
+for rate in (0.1, 0.01):
+    net, opt = build()
+    for x, y in DataLoader(data, 32, shuffle=True):
+        opt.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        opt.step()
+""",
+    "state is restored": """
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def draw(n):
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    out = net(torch.randn(n, 4))
+    torch.set_rng_state(state)
+    return out
+for epoch in range(10):
+    for x, y in DataLoader(data, 32, shuffle=True):
+        opt.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        opt.step()
+    draw(4)
+""",
+    "training draws nothing": """
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+loader = DataLoader(data, 32, shuffle=True, generator=torch.Generator().manual_seed(0))
+def draw(n):
+    torch.manual_seed(0)
+    return net(torch.randn(n, 4))
+for epoch in range(10):
+    for x, y in loader:
+        opt.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        opt.step()
+    draw(4)
+""",
+}
+
+
+@pytest.mark.parametrize("script", HELPERS.values(), ids=HELPERS)
+def test_lint_reports_a_seed_that_a_called_function_sets(lint_reports, script):
+    lint_reports(HELPERS_HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_HELPERS.values(), ids=CORRECT_HELPERS)
+def test_lint_accepts_generators_and_single_seeds(lint_is_clean, script):
+    lint_is_clean(HELPERS_HEAD + script)

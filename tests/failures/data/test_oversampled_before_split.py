@@ -209,3 +209,97 @@ def test_run_reports_copies(run_reports, script):
 @pytest.mark.parametrize("script", NOT_COPIED.values(), ids=NOT_COPIED)
 def test_run_accepts_other_repeated_samples(run_is_clean, script):
     run_is_clean(RUN.format("") + script)
+
+
+FOLLOWED_HEAD = """
+import numpy as np
+import torch
+from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
+from imblearn.over_sampling import SMOTE
+"""
+FOLLOWED = {
+    "indices, in a function": """
+def upsample(X, y):
+    pos, neg = np.flatnonzero(y == 1), np.flatnonzero(y == 0)
+    rows = np.concatenate([np.random.choice(pos, len(neg), replace=True), neg])
+    return X[rows], y[rows]
+def prepare(X, y):
+    X, y = upsample(X, y)
+    a, b = train_test_split(np.arange(len(y)), stratify=y)  # <- DAT023
+    return X[a], X[b]
+""",
+    "returned by another function": """
+def load(path):
+    data = np.load(path)
+    x, y = SMOTE().fit_resample(data["x"], data["y"])
+    return x, y
+def main():
+    features, labels = load("a.npz")
+    parts = train_test_split(features, labels, test_size=0.2)  # <- DAT023
+    return parts
+""",
+    "balanced in a method": """
+class Data:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+def balance_classes(x, y):
+    rare = np.flatnonzero(y == 1)
+    rows = np.concatenate([np.arange(len(y)), np.random.choice(rare, 500)])
+    return x[rows], y[rows]
+def folds(x, y):
+    for a, b in StratifiedKFold(5).split(x, y):  # <- DAT023
+        yield x[a], y[a], x[b], y[b]
+def main(x, y):
+    balanced_x, balanced_y = balance_classes(x, y)
+    for xa, ya, xb, yb in folds(balanced_x, balanced_y):
+        print(len(xa))
+""",
+    "nested calls": """
+def oversample_minority(x, y):
+    rows = np.concatenate([np.arange(len(y)), np.repeat(np.flatnonzero(y), 9)])
+    return x[rows], y[rows]
+def halves(x, y):
+    tr, va = train_test_split(np.arange(len(x)), test_size=0.3, random_state=1)  # <- DAT023
+    return (x[tr], y[tr]), (x[va], y[va])
+def main(x, y):
+    x, y = oversample_minority(x, y)
+    return halves(x, y)
+""",
+    "keyword results": """
+def build(x, y):
+    sampler = SMOTE(random_state=0)
+    x_new, y_new = sampler.fit_resample(x, y)
+    order = np.arange(len(x_new))
+    return train_test_split(order, test_size=0.2), x_new, y_new  # <- DAT023
+""",
+}
+CORRECT_FOLLOWED = {
+    "split first": """
+def upsample(X, y):
+    pos, neg = np.flatnonzero(y == 1), np.flatnonzero(y == 0)
+    rows = np.concatenate([np.random.choice(pos, len(neg), replace=True), neg])
+    return X[rows], y[rows]
+def prepare(X, y):
+    a, b = train_test_split(np.arange(len(y)), stratify=y)
+    X_tr, y_tr = upsample(X[a], y[a])
+    return X_tr, y_tr, X[b], y[b]
+def cross(X, y):
+    for a, b in KFold(5).split(X):
+        x_new, y_new = SMOTE().fit_resample(X[a], y[a])
+        yield x_new, y_new, X[b], y[b]
+def main(X, y):
+    x, t, xv, tv = prepare(X, y)
+    order = np.random.permutation(len(x))
+    return x[order], t[order], xv, tv
+""",
+}
+
+
+@pytest.mark.parametrize("script", FOLLOWED.values(), ids=FOLLOWED)
+def test_lint_reports_samples_followed_through_functions(lint_reports, script):
+    lint_reports(FOLLOWED_HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_FOLLOWED.values(), ids=CORRECT_FOLLOWED)
+def test_lint_accepts_correct_samples_followed_through_functions(lint_is_clean, script):
+    lint_is_clean(FOLLOWED_HEAD + script)

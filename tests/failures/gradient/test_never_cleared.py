@@ -695,3 +695,217 @@ def test_lint_reports_faulty_scripts(lint_reports, name):
 @pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
 def test_lint_accepts_correct_scripts(lint_is_clean, name):
     lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])
+
+
+# Lint: gradients of another player's loss ----------------------------------------------------------------------
+
+PLAYERS = {
+    "classes, methods": """
+class Gen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+    def forward(self, z):
+        return self.net(z)
+class Disc(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 1)
+    def forward(self, x):
+        return self.net(x)
+class Gan:
+    def __init__(self):
+        self.g, self.d = Gen(), Disc()
+        self.og = torch.optim.Adam(self.g.parameters())
+        self.od = torch.optim.Adam(self.d.parameters())
+    def train_d(self, real):
+        fake = self.g(torch.randn(len(real), 4)).detach()
+        loss = F.softplus(-self.d(real)).mean() + F.softplus(self.d(fake)).mean()
+        loss.backward()
+        self.od.step()  # <- GRD001
+        self.od.zero_grad()
+    def train_g(self, n):
+        self.og.zero_grad()
+        loss = F.softplus(-self.d(self.g(torch.randn(n, 4)))).mean()
+        loss.backward()
+        self.og.step()
+    def fit(self, loader):
+        for real in loader:
+            self.train_d(real)
+            self.train_g(len(real))
+Gan().fit(torch.utils.data.DataLoader(torch.randn(64, 2), 8))
+""",
+    "functions, critic steps": """
+def main(loader):
+    actor, critic = nn.Linear(3, 1), nn.Linear(4, 1)
+    a_opt = torch.optim.Adam(actor.parameters(), 1e-4)
+    c_opt = torch.optim.Adam(critic.parameters(), 1e-3)
+    for s, a, y in loader:
+        q = critic(torch.cat([s, a], 1))
+        critic_loss = F.mse_loss(q, y)
+        critic_loss.backward()
+        c_opt.step()  # <- GRD001
+        c_opt.zero_grad()
+        actor_loss = -critic(torch.cat([s, actor(s)], 1)).mean()
+        a_opt.zero_grad()
+        actor_loss.backward()
+        a_opt.step()
+""",
+    "generator first": """
+def train(loader):
+    G = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    D = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())
+    og, od = torch.optim.RMSprop(G.parameters()), torch.optim.RMSprop(D.parameters())
+    bce = nn.BCELoss()
+    for epoch in range(10):
+        for x in loader:
+            z = torch.randn(x.size(0), 4)
+            fake = G(z)
+            og.zero_grad()
+            od.zero_grad()
+            bce(D(fake), torch.ones(x.size(0), 1)).backward()
+            og.step()
+            d = bce(D(x), torch.ones(x.size(0), 1)) + bce(D(fake.detach()), torch.zeros(x.size(0), 1))
+            d.backward()
+            od.step()  # <- GRD001
+""",
+    "several critic steps": """
+gen, critic = nn.Linear(4, 2), nn.Linear(2, 1)
+og, oc = torch.optim.Adam(gen.parameters()), torch.optim.Adam(critic.parameters())
+for step in range(100):
+    for _ in range(5):
+        real = torch.randn(16, 2)
+        with torch.no_grad():
+            fake = gen(torch.randn(16, 4))
+        loss = critic(fake).mean() - critic(real).mean()
+        loss.backward()
+        oc.step()  # <- GRD001
+        oc.zero_grad()
+    g_loss = -critic(gen(torch.randn(16, 4))).mean()
+    g_loss.backward()
+    og.step()
+    og.zero_grad()
+""",
+    "domain adversary, modules in a dictionary": """
+nets = {"enc": nn.Linear(6, 4), "adv": nn.Linear(4, 2)}
+opts = {"enc": torch.optim.SGD(nets["enc"].parameters(), 0.1), "adv": torch.optim.SGD(nets["adv"].parameters(), 0.1)}
+def confuse(x, d):
+    return -F.cross_entropy(nets["adv"](nets["enc"](x)), d)
+def detect(x, d):
+    with torch.no_grad():
+        h = nets["enc"](x)
+    return F.cross_entropy(nets["adv"](h), d)
+for x, d in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 6), torch.zeros(8).long())):
+    detect(x, d).backward()
+    opts["adv"].step()  # <- GRD001
+    opts["adv"].zero_grad()
+    confuse(x, d).backward()
+    opts["enc"].step()
+    opts["enc"].zero_grad()
+""",
+}
+CORRECT_PLAYERS = {
+    "joint and heads": """
+enc, h1, h2 = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+oE, oH = torch.optim.SGD(enc.parameters(), 0.1), torch.optim.SGD(h1.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randn(8, 1), torch.randn(8, 1))
+for x, y, t in torch.utils.data.DataLoader(data):
+    oE.zero_grad()
+    oH.zero_grad()
+    F.mse_loss(h1(enc(x)), y).backward()
+    oE.step()
+    oH.step()
+""",
+    "two heads one after the other": """
+enc, h1, h2 = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+oe = torch.optim.SGD(enc.parameters(), 0.1)
+o1, o2 = torch.optim.SGD(h1.parameters(), 0.1), torch.optim.SGD(h2.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randn(8, 1), torch.randn(8, 1))
+for x, y, t in torch.utils.data.DataLoader(data):
+    oe.zero_grad()
+    o1.zero_grad()
+    F.mse_loss(h1(enc(x)), y).backward()
+    o1.step()
+    o2.zero_grad()
+    F.mse_loss(h2(enc(x)), t).backward()
+    o2.step()
+    oe.step()
+""",
+    "right gan, clears before, model zero_grad": """
+G, D = nn.Linear(4, 2), nn.Linear(2, 1)
+og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+for step in range(100):
+    D.zero_grad()
+    fake = G(torch.randn(16, 4))
+    (D(fake.detach()).mean() - D(torch.randn(16, 2)).mean()).backward()
+    od.step()
+    og.zero_grad()
+    (-D(fake).mean()).backward()
+    og.step()
+""",
+    "frozen discriminator": """
+G, D = nn.Linear(4, 2), nn.Linear(2, 1)
+og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+for step in range(100):
+    for p in D.parameters():
+        p.requires_grad_(True)
+    fake = G(torch.randn(16, 4))
+    (D(fake.detach()).mean() - D(torch.randn(16, 2)).mean()).backward()
+    od.step()
+    od.zero_grad()
+    for p in D.parameters():
+        p.requires_grad_(False)
+    (-D(fake).mean()).backward()
+    og.step()
+    og.zero_grad()
+""",
+    "frozen by module, inputs given": """
+G, D = nn.Linear(4, 2), nn.Linear(2, 1)
+og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+for step in range(100):
+    fake = G(torch.randn(16, 4))
+    (D(fake.detach()).mean() - D(torch.randn(16, 2)).mean()).backward()
+    od.step()
+    od.zero_grad()
+    (-D(fake).mean()).backward(inputs=list(G.parameters()))
+    og.step()
+    og.zero_grad()
+for step in range(100):
+    D.requires_grad_(True)
+    fake = G(torch.randn(16, 4))
+    (D(fake.detach()).mean() - D(torch.randn(16, 2)).mean()).backward()
+    od.step()
+    od.zero_grad()
+    D.requires_grad_(False)
+    (-D(fake).mean()).backward()
+    og.step()
+    og.zero_grad()
+""",
+    "clears both after the generator": """
+G, D = nn.Linear(4, 2), nn.Linear(2, 1)
+og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+def clear():
+    for o in (og, od):
+        o.zero_grad()
+for step in range(100):
+    fake = G(torch.randn(16, 4))
+    (D(fake.detach()).mean() - D(torch.randn(16, 2)).mean()).backward()
+    od.step()
+    clear()
+    if step % 5 == 0:
+        (-D(G(torch.randn(16, 4))).mean()).backward()
+        og.step()
+        clear()
+""",
+}
+NAMES = "import torch, torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+@pytest.mark.parametrize("script", PLAYERS.values(), ids=PLAYERS)
+def test_lint_reports_gradients_that_another_loss_left(lint_reports, script):
+    assert lint_reports(NAMES + script)[0].severity == "warning"
+
+
+@pytest.mark.parametrize("script", CORRECT_PLAYERS.values(), ids=CORRECT_PLAYERS)
+def test_lint_accepts_players_whose_gradients_are_cleared_or_shared(lint_is_clean, script):
+    lint_is_clean(NAMES + script)

@@ -423,3 +423,220 @@ def test_lint_reports_probabilities_as_logits(lint_reports, script):
 @pytest.mark.parametrize("script", RIGHT_POLICIES.values(), ids=RIGHT_POLICIES)
 def test_lint_accepts_logits_and_probabilities(lint_is_clean, script):
     lint_is_clean(POLICY_HEAD + script, "LOS001")
+
+
+PROBABILITY_METHODS = {
+    "method, direct": """
+import torch, torch.nn as nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x):
+        return self.fc(x)
+    def predict_proba(self, x):
+        return torch.softmax(self.forward(x), dim=1)
+def train(loader):
+    net = Net()
+    crit = nn.CrossEntropyLoss()
+    opt = torch.optim.Adam(net.parameters())
+    for x, y in loader:
+        probs = net.predict_proba(x)
+        loss = crit(probs, y)  # <- LOS001
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+    "criteria in a dictionary": """
+import torch, torch.nn as nn
+import torch.nn.functional as F
+LOSSES = {"ce": nn.CrossEntropyLoss, "smooth": lambda: nn.CrossEntropyLoss(label_smoothing=0.1)}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x):
+        return self.fc(x)
+    def probabilities(self, x):
+        return F.softmax(self(x), dim=-1)
+class Fit:
+    def __init__(self, net, kind="ce"):
+        self.net = net
+        self.criterion = LOSSES[kind]()
+        self.opt = torch.optim.Adam(net.parameters())
+    def step(self, x, y):
+        loss = self.criterion(self.net.probabilities(x), y)  # <- LOS001
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+fit = Fit(Net())
+for _ in range(3):
+    fit.step(torch.randn(8, 6), torch.zeros(8).long())
+""",
+    "factory function": """
+import torch, torch.nn as nn
+def make_criterion(name):
+    if name == "ce":
+        return nn.CrossEntropyLoss()
+    if name == "mse":
+        return nn.MSELoss()
+    raise ValueError(name)
+class Head(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.out = nn.Linear(n, 3)
+    def forward(self, h):
+        return self.out(h)
+    def score(self, h):
+        return self.forward(h).softmax(-1)
+def run(data, cfg):
+    head = Head(5)
+    loss_fn = make_criterion("ce")
+    opt = torch.optim.SGD(head.parameters(), lr=0.1)
+    for h, y in data:
+        out = head.score(h)
+        loss = loss_fn(out, y)  # <- LOS001
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+    "registry class": """
+import torch, torch.nn as nn
+class Registry:
+    def __init__(self):
+        self.items = {}
+    def register(self, name):
+        def deco(obj):
+            self.items[name] = obj
+            return obj
+        return deco
+    def build(self, name):
+        return self.items[name]()
+CRITERIA = Registry()
+@CRITERIA.register("xent")
+class Xent(nn.Module):
+    def forward(self, scores, y):
+        return nn.functional.cross_entropy(scores, y)  # <- LOS001
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x):
+        return self.fc(x)
+    def probs(self, x):
+        return self(x).softmax(1)
+def main(loader):
+    net, crit = Net(), CRITERIA.build("xent")
+    opt = torch.optim.Adam(net.parameters())
+    for x, y in loader:
+        loss = crit(net.probs(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+    "registry function, two criteria": """
+import torch, torch.nn as nn
+TABLE = {}
+def register_loss(name):
+    def wrap(fn):
+        TABLE[name] = fn
+        return fn
+    return wrap
+@register_loss("ce")
+def cross_entropy():
+    return nn.CrossEntropyLoss()
+@register_loss("focal")
+def other():
+    return nn.MSELoss()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x):
+        return self.fc(x)
+    @torch.no_grad()
+    def evaluate(self, x):
+        return self(x).softmax(1)
+    def predict(self, x):
+        z = self(x)
+        return z.softmax(dim=1)
+def main(loader):
+    net = Net()
+    crit = TABLE["ce"]()
+    opt = torch.optim.Adam(net.parameters())
+    for x, y in loader:
+        p = net.predict(x)
+        loss = crit(p, y)  # <- LOS001
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+}
+CORRECT_METHODS = {
+    "registry right": """
+import torch, torch.nn as nn
+TABLE = {}
+def register_loss(name):
+    def wrap(fn):
+        TABLE[name] = fn
+        return fn
+    return wrap
+@register_loss("ce")
+def cross_entropy():
+    return nn.CrossEntropyLoss()
+@register_loss("nll")
+def nll():
+    return lambda p, y: nn.functional.nll_loss(p.log(), y)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x):
+        return self.fc(x)
+    def predict(self, x):
+        return self(x).softmax(dim=1)
+def main(loader, kind):
+    net = Net()
+    opt = torch.optim.Adam(net.parameters())
+    nll, ce = TABLE["nll"](), TABLE["ce"]()
+    for x, y in loader:
+        loss = nll(net.predict(x), y) + ce(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    for x, y in loader:
+        confidence = net.predict(x).max(1).values
+""",
+    "one of both, as the criterion needs": """
+import torch, torch.nn as nn
+LOSSES = {"ce": nn.CrossEntropyLoss, "mse": nn.MSELoss}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x):
+        return self.fc(x)
+    def predict(self, x):
+        return self(x).softmax(dim=1)
+def main(loader, kind):
+    net = Net()
+    criterion = LOSSES[kind]()
+    opt = torch.optim.Adam(net.parameters())
+    for x, y in loader:
+        out = net.predict(x) if kind == "mse" else net(x)
+        loss = criterion(out, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", PROBABILITY_METHODS.values(), ids=PROBABILITY_METHODS)
+def test_lint_reports_probabilities_of_a_method(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CORRECT_METHODS.values(), ids=CORRECT_METHODS)
+def test_lint_accepts_methods_for_other_losses(lint_is_clean, script):
+    lint_is_clean(script)

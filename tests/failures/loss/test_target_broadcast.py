@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trueloop.failures.load import catalogue
+from trueloop.lint.check_file import ActiveRule, lint_text
+
 DATA = """
 import warnings
 import torch
@@ -248,3 +251,234 @@ def test_the_steps_of_an_episode_against_its_returns(run):
 
 def test_the_steps_of_an_episode_with_their_returns(run_is_clean):
     run_is_clean(DATA + EPISODES % "")
+
+
+# Lint --------------------------------------------------------------------------------------------------------
+
+LINT_ONLY = {
+    "actor critic class": """
+import torch, torch.nn as nn, torch.nn.functional as F
+class Critic(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(n, 16), nn.ReLU())
+        self.value = nn.Linear(16, 1)
+    def forward(self, s):
+        return self.value(self.body(s))
+class Learner:
+    def __init__(self):
+        self.critic = Critic(4)
+        self.opt = torch.optim.Adam(self.critic.parameters())
+    def update(self, states, rewards):
+        returns = torch.tensor([r for r in rewards])
+        returns = returns.flatten()
+        v = self.critic(states)
+        loss = F.smooth_l1_loss(v, returns)  # <- LOS003
+        self.opt.zero_grad(); loss.backward(); self.opt.step()
+learner = Learner()
+import json
+for s, r in json.load(open('f')):
+    learner.update(s, r)
+""",
+    "dqn double, functions": """
+import torch, torch.nn as nn
+import torch.nn.functional as F
+def td_loss(online, frozen, batch, discount):
+    obs, act, rew, nxt, end = batch
+    chosen = torch.gather(online(obs), 1, act.view(-1, 1))
+    best = frozen(nxt).amax(dim=1).detach()
+    goal = rew + discount * best * (1 - end)
+    return F.mse_loss(chosen, goal)  # <- LOS003
+def main(online, frozen, memory):
+    opt = torch.optim.SGD(online.parameters(), 0.1)
+    for _ in range(100):
+        loss = td_loss(online, frozen, memory.sample(), 0.9)
+        opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "table column": """
+import pandas as pd, torch
+from torch import nn
+frame = pd.read_csv("a.csv")
+y = torch.tensor(frame["price"].values, dtype=torch.float32)
+x = torch.tensor(frame[["a", "b"]].values, dtype=torch.float32)
+net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+opt = torch.optim.Adam(net.parameters())
+crit = nn.MSELoss()
+for epoch in range(10):
+    opt.zero_grad()
+    out = net(x)
+    loss = crit(out, y)  # <- LOS003
+    loss.backward()
+    opt.step()
+""",
+    "sklearn split": """
+import torch
+from torch import nn
+from sklearn.datasets import make_regression
+from sklearn.model_selection import train_test_split
+from torch.utils.data import DataLoader, TensorDataset
+def data():
+    X, y = make_regression(500, 8)
+    Xa, Xb, ya, yb = train_test_split(X, y)
+    parts = TensorDataset(torch.from_numpy(Xa).float(), torch.from_numpy(ya).float())
+    return DataLoader(parts, batch_size=32, shuffle=True)
+class Reg(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+def fit():
+    loader, model = data(), Reg()
+    opt = torch.optim.Adam(model.parameters())
+    for epoch in range(3):
+        for xb, yb in loader:
+            diff = model(xb) - yb  # <- LOS003
+            loss = (diff ** 2).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+fit()
+""",
+    "item numbers": """
+import torch
+from torch import nn
+from torch.utils.data import Dataset, DataLoader
+class D(Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+    def __len__(self): return len(self.rows)
+    def __getitem__(self, i):
+        r = self.rows[i]
+        return torch.tensor(r[:4]), torch.tensor(float(r[4]))
+def train(rows):
+    m = nn.Linear(4, 1)
+    o = torch.optim.Adam(m.parameters())
+    for step, (a, b) in enumerate(DataLoader(D(rows), batch_size=8)):
+        loss = nn.functional.l1_loss(m(a), b)  # <- LOS003
+        o.zero_grad(); loss.backward(); o.step()
+train([])
+""",
+    "weights via dataset, comprehension": """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset, DataLoader
+n = 200
+x = torch.randn(n, 3)
+t = x.sum(1, keepdim=True)
+w = torch.rand(n)
+net = nn.Linear(3, 1)
+opt = torch.optim.Adam(net.parameters())
+mse = nn.MSELoss(reduction="none")
+def batch_loss(a, b, c):
+    return torch.mean(c * mse(net(a), b))  # <- LOS003
+for e in range(3):
+    for a, b, c in DataLoader(TensorDataset(x, t, w), batch_size=20):
+        opt.zero_grad()
+        l = batch_loss(a, b, c)
+        l.backward()
+        opt.step()
+""",
+}
+LINT_CORRECT = {
+    "huber one state": """
+import torch
+from torch import nn
+net = nn.Linear(3, 5)
+opt = torch.optim.Adam(net.parameters())
+def cox(model, x, time, event):
+    risk = model(x)
+    at_risk = time.view(-1, 1) <= time
+    return ((risk.squeeze(1) - torch.log((at_risk * risk.exp()).sum(1))) * event).mean()
+for x, time, event in []:
+    loss = cox(net, x, time, event); opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "single sample": """
+import torch
+from torch import nn
+x, y = torch.randn(50, 3), torch.randn(50)
+net = nn.Linear(3, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for e in range(5):
+    for i in range(50):
+        loss = nn.functional.mse_loss(net(x[i]), y[i])
+        opt.zero_grad(); loss.backward(); opt.step()
+    for i in torch.randperm(50):
+        loss = (net(x[i]) - y[i]).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "margin ranking pairs": """
+import torch
+from torch import nn
+x, y = torch.randn(50, 3), torch.randn(50)
+net = nn.Linear(3, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for e in range(5):
+    s = net(x)
+    gaps = s - s.squeeze(1)
+    signs = torch.sign(y.unsqueeze(1) - y)
+    loss = torch.relu(1 - gaps * signs).mean()
+    row = s.view(-1)
+    loss = loss + (s - row).abs().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "outer product features, dqn right": """
+import torch
+from torch import nn
+import torch.nn.functional as F
+class Q(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.freq = nn.Parameter(torch.randn(16))
+        self.v, self.a = nn.Linear(16, 1), nn.Linear(16, 4)
+    def forward(self, s):
+        h = torch.cos(s.unsqueeze(-1) * self.freq)
+        return self.v(h) + self.a(h) - self.a(h).mean(1, keepdim=True)
+q, t = Q(), Q()
+opt = torch.optim.Adam(q.parameters())
+for s, a, r, n, d in []:
+    cur = q(s).gather(1, a.unsqueeze(1))
+    nxt = t(n).max(1, keepdim=True)[0]
+    loss = F.mse_loss(cur, r.unsqueeze(1) + 0.9 * nxt * (1 - d.unsqueeze(1)))
+    opt.zero_grad(); loss.backward(); opt.step()
+    cur = q(s).gather(1, a.unsqueeze(1)).view(-1)
+    nxt = t(n).max(1)[0]
+    loss = F.mse_loss(cur, r + 0.9 * nxt * (1 - d))
+    opt.zero_grad(); loss.backward(); opt.step()
+    best = t(n).argmax(1, keepdim=True)
+    nxt = t(n).gather(1, best).squeeze(1)
+    loss = (q(s).gather(1, a[:, None])[:, 0] - (r + nxt)).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+}
+UNSEEN_BY_LINT = {"log cosh", "charbonnier"}  # lambdas
+
+
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_findings, name: str):
+    script = DATA + FAULTY[name] if name in FAULTY else LINT_ONLY[name]
+    assert lint_findings(script), name
+
+
+@pytest.mark.parametrize("name", sorted(set(FAULTY_BY_HAND) - UNSEEN_BY_LINT))
+def test_lint_reports_losses_by_hand(lint_findings, name: str):
+    assert {each.severity for each in lint_findings(DATA + FAULTY_BY_HAND[name] + BY_HAND_LOOP)} == {"warning"}
+
+
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_findings, name: str):
+    assert not lint_findings(DATA + CORRECT[name] if name in CORRECT else LINT_CORRECT[name])
+
+
+@pytest.fixture
+def lint_findings():
+    """Return a function that returns the findings of LOS003 in a script; marked lines must be among them."""
+    entry = catalogue()["LOS003"]
+
+    def check(script: str):
+        result = lint_text(script, "train.py", [ActiveRule(entry.failure, entry.slug, entry.failure.rule)])
+        marked = {number for number, line in enumerate(script.splitlines(), 1) if "# <- LOS003" in line}
+        found = {each.location.line for each in result.findings}
+        assert not result.problem
+        assert found == marked or "backward()  # <-" in script
+        return result.findings
+
+    return check

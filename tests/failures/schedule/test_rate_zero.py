@@ -399,3 +399,143 @@ def test_lint_reports_a_decay_after_every_batch(lint_reports, script):
 @pytest.mark.parametrize("script", NO_DECAYS.values(), ids=NO_DECAYS)
 def test_lint_accepts_other_decays(lint_is_clean, script):
     lint_is_clean(LINT_HEAD + script, "SCH004")
+
+
+COMPOUNDING_HEAD = """
+import math
+import torch
+from torch import nn
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def update():
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+COMPOUNDING = {
+    "cosine in a method": """
+class Cosine:
+    def __init__(self, opt, total):
+        self.opt, self.total, self.n_step = opt, total, 0
+    def factor(self):
+        return 0.5 * (1 + math.cos(math.pi * self.n_step / self.total))
+    def advance(self):
+        self.n_step += 1
+        for group in self.opt.param_groups:
+            group["lr"] *= self.factor()  # <- SCH004
+schedule = Cosine(optimizer, 100)
+for _ in range(100):
+    update()
+    schedule.advance()
+""",
+    "function of the epoch": """
+def adjust(opt, epoch, gamma=0.9):
+    scale = gamma ** (epoch // 2)
+    for group in opt.param_groups:
+        group["lr"] = group["lr"] * scale  # <- SCH004
+for epoch in range(10):
+    adjust(optimizer, epoch)
+    update()
+""",
+    "in the loop": """
+total = 200
+for step in range(total):
+    update()
+    for g in optimizer.param_groups:
+        lr = g["lr"]
+        g["lr"] = lr * (1 - step / total)  # <- SCH004
+""",
+    "own attribute": """
+class Fit:
+    def __init__(self, lr=0.1):
+        self.lr, self.done_steps = lr, 0
+    def decay(self):
+        self.done_steps += 1
+        self.lr = self.lr * (1 - self.done_steps / 500) ** 0.9  # <- SCH004
+        optimizer.param_groups[0]["lr"] = self.lr
+fit = Fit()
+for _ in range(500):
+    update()
+    fit.decay()
+""",
+    "multiplicative": """
+schedule = torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lr_lambda=lambda e: 0.95 ** e)  # <- SCH004
+for epoch in range(20):
+    update()
+    schedule.step()
+""",
+    "local variable, time decay": """
+def train(rate, decay):
+    for epoch in range(50):
+        rate *= 1 / (1 + decay * epoch)  # <- SCH004
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        update()
+train(0.1, 0.01)
+""",
+}
+FIRST_RATES = {
+    "base rate, layers, milestones, constant, ratio": """
+for i, group in enumerate(optimizer.param_groups):
+    group["lr"] *= 0.9 ** i
+base = [g["lr"] for g in optimizer.param_groups]
+def adjust(opt, lr, epoch):
+    lr = lr * (0.1 ** (epoch // 30))
+    for group in opt.param_groups:
+        group["lr"] = lr
+class Poly:
+    def __init__(self, opt, total):
+        self.opt, self.total, self.step_no = opt, total, 0
+        self.base = [g["lr"] for g in opt.param_groups]
+    def step(self):
+        self.step_no += 1
+        for g, b in zip(self.opt.param_groups, self.base):
+            g["lr"] = b * (1 - self.step_no / self.total)
+    def chained(self):
+        for g in self.opt.param_groups:
+            g["lr"] *= (1 - self.step_no / self.total) / (1 - (self.step_no - 1) / self.total)
+    def straight(self):
+        for g in self.opt.param_groups:
+            g["lr"] *= 1 - 1 / (self.total - self.step_no)
+    def reset(self):
+        for g in self.opt.param_groups:
+            g["lr"] = g["initial_lr"]
+            g["lr"] *= 0.5 ** self.step_no
+poly = Poly(optimizer, 100)
+multiplicative = torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 0.95)
+later = torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 0.1 if epoch in (30, 60) else 1.0)
+for epoch in range(100):
+    adjust(optimizer, 0.1, epoch)
+    update()
+    poly.step()
+    if epoch in (50, 75):
+        for g in optimizer.param_groups:
+            g["lr"] *= 0.1
+    if epoch % 10 == 9:
+        optimizer.param_groups[0]["lr"] *= 0.5
+    for g in optimizer.param_groups:
+        g["lr"] = g["lr"] * (0.5 if epoch == 40 else 1.0)
+""",
+    "by the loss, batch size": """
+bad_steps = 0
+world = 4
+for g in optimizer.param_groups:
+    g["lr"] *= world / 2
+for step in range(100):
+    update()
+    ratio = 1.1 if step < 3 else 0.9
+    for g in optimizer.param_groups:
+        g["lr"] *= ratio
+""",
+}
+
+
+@pytest.mark.parametrize("script", COMPOUNDING.values(), ids=COMPOUNDING)
+def test_lint_reports_a_decay_that_compounds(lint_reports, script):
+    lint_reports(COMPOUNDING_HEAD + script)
+
+
+@pytest.mark.parametrize("script", FIRST_RATES.values(), ids=FIRST_RATES)
+def test_lint_accepts_decays_of_the_first_rate(lint_is_clean, script):
+    lint_is_clean(COMPOUNDING_HEAD + script)

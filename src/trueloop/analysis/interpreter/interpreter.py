@@ -48,6 +48,11 @@ def interpret(module: Module, *, notebook: bool = False, project: Project | None
     return SourceFile(interpreter.imports.modules(), recording.operations, recording.names, notebook=notebook)
 
 
+def _is_registering(decorator: ast.Call) -> bool:
+    """Return True for a decorator whose name says that it registers a function or class."""
+    return "regist" in ast.unparse(decorator.func).lower()
+
+
 class Interpreter:
     """Interprets statements; `evaluator` evaluates their expressions, and `calls` their calls.
 
@@ -289,14 +294,25 @@ class Interpreter:
                 self.evaluator.evaluate(target)
 
     def _functiondef(self, node: Function) -> None:
-        self.scope.assign(
-            node.name, AbstractValue(kind=ValueKind.FUNCTION, name=node.name, node=node, scope=self.scope)
-        )
+        value = AbstractValue(kind=ValueKind.FUNCTION, name=node.name, node=node, scope=self.scope)
+        self.scope.assign(node.name, value)
+        self._register(node, value)
 
     _asyncfunctiondef = _functiondef
 
     def _classdef(self, node: ast.ClassDef) -> None:
-        self.scope.assign(node.name, self.calls.define_class(node))
+        value = self.calls.define_class(node)
+        self.scope.assign(node.name, value)
+        self._register(node, value)
+
+    def _register(self, node: Function | ast.ClassDef, value: AbstractValue) -> None:
+        """Run the decorators of the program with arguments, as ``@register("adam")``, which store what they get."""
+        for decorator in node.decorator_list if not self.recording.functions else ():
+            if not isinstance(decorator, ast.Call) or not _is_registering(decorator):
+                continue
+            found = self.evaluator.evaluate(decorator)
+            if found.kind is ValueKind.FUNCTION and not found.union:
+                self.run_function(found, decorator, [value], {})
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:

@@ -24,8 +24,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a loss whose input is the direct result of a softmax over as many values as there
     are classes; reshaping and changes of the dtype in between do not matter. The linter reports a softmax over the last
-    or the second dimension directly before the loss, or at the end of a model in the same file. It also reports
-    ``Categorical(logits=p)`` of a policy, where p comes from a softmax.
+    or the second dimension directly before the loss, at the end of a model, or in a method of it such as
+    ``predict_proba``. The loss may come from a function, a dictionary, or a registry that decorators fill. It also
+    reports ``Categorical(logits=p)`` of a policy, where p comes from a softmax.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html

@@ -1,35 +1,84 @@
-"""Finds datasets of overlapping windows of a series whose windows are split at random."""
+"""Finds overlapping windows of a series, in a dataset or a list, that are split at random."""
 
 import ast
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
+from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
+_SPLITS: Final = frozenset(("random_split", "train_test_split"))
+
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each ``random_split`` of a dataset whose samples begin one step after the other."""
+    """Yield each random split of windows that begin one step after the other, in a dataset or a list."""
     for call in source.all_calls:
-        if last_name(call.func) != "random_split" or not call.args:
+        if last_name(call.func) not in _SPLITS or not call.args or _is_ordered(call):
             continue
-        for value in origins(source, call.args[0]):
-            kind = definitions(source).classes.get(last_name(value.func)) if isinstance(value, ast.Call) else None
-            window = None if kind is None else _window(kind)
-            if window is not None:
-                yield Hit(
-                    message=f"The samples of `{ast.unparse(call.args[0])}` are overlapping windows, "
-                    f"`{ast.unparse(window)}`: split at random, nearly every held-out window shares its steps with a "
-                    "training window. Split the series by time first.",
-                    node=call,
-                    related=((window, "a window"),),
-                )
-                break
+        window = next((each for value in origins(source, call.args[0]) for each in _windows_in(source, value)), None)
+        if window is not None:
+            yield Hit(
+                message=f"The samples of `{ast.unparse(call.args[0])}` are overlapping windows, "
+                f"`{ast.unparse(window)}`: split at random, nearly every held-out window shares its steps with a "
+                "training window. Split the series by time first.",
+                node=call,
+                related=((window, "a window"),),
+            )
 
 
-def _window(kind: ast.ClassDef) -> ast.Subscript | None:
+def _is_ordered(call: ast.Call) -> bool:
+    """Return True for ``train_test_split(x, shuffle=False)``."""
+    return any(each.arg in ("shuffle", "groups") and getattr(each.value, "value", 1) is False for each in call.keywords)
+
+
+def _windows_in(source: SourceFile, value: ast.expr) -> Iterator[ast.expr]:
+    """Yield a window of the samples that an expression makes, if each begins one step after the one before."""
+    match value:
+        case ast.Call(func=func) if last_name(func) in definitions(source).classes:
+            window = _window(source, definitions(source).classes[last_name(func)])
+            yield from [window] if window is not None else []
+        case ast.Call(func=func, args=[_, length, *rest]) if last_name(func) == "sliding_window_view":
+            yield from [value] if not rest and not (isinstance(length, ast.Constant) and length.value == 1) else []
+        case ast.Call(func=ast.Attribute(attr="unfold"), args=[_, _, ast.Constant(value=1)]):
+            yield value
+        case ast.Call(func=func, args=[inner, *_]) if last_name(func) in _COLLECTING:
+            for each in origins(source, inner):
+                yield from _windows_in(source, each)
+        case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=index), iter=over)]):
+            yield from _slices_of(source, elt, index) if _is_every_step(over) else []
+        case ast.List(elts=[]):
+            yield from _appended(source, value)
+        case _:
+            pass
+
+
+_COLLECTING: Final = frozenset((
+    "array", "asarray", "stack", "tensor", "as_tensor", "from_numpy", "vstack", "TensorDataset", "list", "Tensor",
+))  # fmt: skip
+
+
+def _is_every_step(iterable: ast.expr) -> bool:
+    """Return True for ``range(n)`` and ``range(start, n)``."""
+    return isinstance(iterable, ast.Call) and last_name(iterable.func) == "range" and len(iterable.args) < 3
+
+
+def _appended(source: SourceFile, empty: ast.expr) -> Iterator[ast.expr]:
+    """Yield a window that a loop over all steps appends to a list which begins empty."""
+    statement = source.statement_of(empty)
+    pairs = assigned_pairs(statement) if isinstance(statement, ast.Assign) else ()
+    names = {ast.unparse(target) for target, value in pairs if value is empty}
+    for loop in nodes_in(function_of(source, empty), ast.For):
+        if isinstance(loop.target, ast.Name) and _is_every_step(loop.iter):
+            for call in nodes_in(loop, ast.Call):
+                is_append = isinstance(call.func, ast.Attribute) and call.func.attr == "append" and bool(call.args)
+                if is_append and ast.unparse(call.func.value) in names:  # type: ignore[attr-defined]
+                    yield from _slices_of(source, call.args[0], loop.target.id)
+
+
+def _window(source: SourceFile, kind: ast.ClassDef) -> ast.Subscript | None:
     """Return ``x[i:i + length]`` in the ``__getitem__(self, i)`` of a dataset; None if a window starts elsewhere."""
     for method in kind.body:
         if not isinstance(method, ast.FunctionDef) or method.name != "__getitem__" or len(method.args.args) < 2:
@@ -38,12 +87,21 @@ def _window(kind: ast.ClassDef) -> ast.Subscript | None:
         stores: list[Any] = [each for each in nodes_in(method, ast.Name) if isinstance(each.ctx, ast.Store)]
         if any(each.id == index for each in stores):
             return None
-        for item in nodes_in(method, ast.Subscript):
-            match item.slice:
-                case ast.Slice(lower=ast.Name(id=first), upper=ast.BinOp(op=ast.Add(), left=ast.Name(id=second))) if (
-                    first == second == index
-                ):
-                    return item
-                case _:
-                    pass
+        return next(_slices_of(source, method, index), None)
     return None
+
+
+def _slices_of(source: SourceFile, node: ast.AST, index: str) -> Iterator[ast.Subscript]:
+    """Yield each ``x[i:i + length]`` within a node, also with ``end = i + length``; not ``x[i:i + 1]``."""
+    for item in nodes_in(node, ast.Subscript):
+        match item.slice:
+            case ast.Slice(lower=ast.Name(id=first), upper=ast.expr() as upper) if first == index:
+                for each in origins(source, upper, 1):
+                    match each:
+                        case ast.BinOp(op=ast.Add(), left=ast.Name(id=second), right=length) if second == index:
+                            if not (isinstance(length, ast.Constant) and length.value == 1):
+                                yield item
+                        case _:
+                            pass
+            case _:
+                pass

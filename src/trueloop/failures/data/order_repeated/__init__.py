@@ -36,8 +36,10 @@ How it is detected
     between the epochs. Without a loader it compares the first 3 batches after each call that sets the same seed, in a
     file that shuffles, and, in a file that calls ``itertools.cycle``, the first 3 training batches after a pass over a
     shuffling loader with those of the pass. The linter reports ``itertools.cycle`` of a shuffling loader outside of
-    loops, and an epoch loop over a shuffling loader that sets the same seed in each
-    iteration. An order that is repeated on purpose is reported too, so this is a warning.
+    loops, an epoch loop over a shuffling loader that sets the same seed in each iteration, and a function, such as one
+    that draws samples for a preview, that sets a constant global seed and is called again and again during a training
+    which draws from PyTorch's global generator: a shuffling loader, ``randperm``, noise, dropout. An order that is
+    repeated on purpose is reported too, so this is a warning.
 
 References
     torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
@@ -60,6 +62,7 @@ from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import nodes_in, read_source, walk
+from trueloop.failures.data.order_repeated.seeded_helpers import SeededHelper, seeded_helpers
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -364,6 +367,10 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from _find_cycles(source)
     found = list(find(source)) if "seed" in source.text.source else []
     yield from found
+    for each in seeded_helpers(source) if "seed" in source.text.source else ():
+        if all(each.seed.node is not other.node for other in found):
+            found.append(_helper_hit(each))
+            yield found[-1]
     for loop in source.nodes if not found and "seed" in source.text.source else ():
         if not isinstance(loop, ast.For) or not re.search(r"epoch|^ep?$", ast.unparse(loop.target)):
             continue
@@ -377,6 +384,16 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 node=seeds[0],
                 related=((loop.iter, "the epochs"),),
             )
+
+
+def _helper_hit(found: SeededHelper) -> Hit:
+    return Hit(
+        message=f"`{ast.unparse(found.call)}` sets the same global seed each time that the training calls it, so "
+        f"`{ast.unparse(found.draw)}` and all that follows draws the same random numbers again. Give it a generator of "
+        "its own.",
+        node=found.seed.node,
+        related=((found.call, "called in the training loop"),),
+    )
 
 
 def _find_cycles(source: SourceFile) -> Iterator[Hit]:

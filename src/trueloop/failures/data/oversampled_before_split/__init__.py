@@ -28,8 +28,8 @@ How it is detected
 
     The linter follows the source code: a variable gets the result of ``fit_resample`` of an oversampler, of
     a function whose name says that it oversamples, or of one that is called upsample or balance and draws rows again.
-    It is then passed to ``train_test_split``, ``random_split``, ``cross_val_score``, to ``split`` of a KFold, or to a
-    function of the program whose name begins with "split".
+    It, or ``arange`` of its length, is then passed to ``train_test_split``, ``random_split``, ``cross_val_score``, to
+    ``split`` of a KFold, or to a function of the program whose name begins with "split", perhaps in another function.
 
 References
     imbalanced-learn, "Common pitfalls and recommended practices", data leakage,
@@ -45,6 +45,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import origins, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.data.oversampled_before_split.copied_samples import CopiedSamplesDetector
@@ -61,6 +62,38 @@ _GROUPED: Final = re.compile(r"group", re.IGNORECASE)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each split of samples that were oversampled before."""
+    found = list(_find_in_function(source))
+    yield from found
+    reported = {id(each.node) for each in found}
+    for split in source.all_calls if not found else ():
+        read = [name for each in split.args for name in nodes_in(each, ast.Name)]
+        names = [each.id for each in read]
+        made = next((call for each in read for call in _made_by(source, each) if _oversamples(source, call)), None)
+        if made is not None and id(split) not in reported and _splits(source, split, names):
+            yield Hit(
+                message=f"`{ast.unparse(split)}` splits samples that were oversampled before: copies of one sample are "
+                "in the training and in the held-out part.",
+                node=split,
+                related=((made, "oversampled here"),),
+            )
+
+
+def _made_by(source: SourceFile, name: ast.expr) -> Iterator[ast.Call]:
+    """Yield the calls that return the value of a variable, alone or among other results, also through functions."""
+    for each in origins(source, name):
+        call = unpacked_call(source, each) if isinstance(each, ast.Name) else each
+        if isinstance(call, ast.Call):
+            yield call
+        match call:
+            case ast.Call(func=func, args=[ast.Call(func=ast.Name(id="len"), args=[ast.Name() as rows])]) if last_name(
+                func
+            ) in ("arange", "range") and rows.id != last_name(name):
+                yield from _made_by(source, rows)
+            case _:
+                pass
+
+
+def _find_in_function(source: SourceFile) -> Iterator[Hit]:
     for statement in source.nodes_of(ast.Assign):
         if not isinstance(statement.value, ast.Call):
             continue

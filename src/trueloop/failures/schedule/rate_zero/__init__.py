@@ -30,8 +30,10 @@ How it is detected
     ``group["lr"] *= 0.9`` in each batch, if it was at most 1e-6 of the highest one for more than half of the updates.
     If the rate falls by the same factor in every update, a third of the updates below 1e-4 is enough. The linter
     reports a rate that is multiplied by a constant of at most 0.99 in every iteration of a loop over batches, also by
-    an ``ExponentialLR`` or a ``StepLR(step_size=1)``. Updates that are made only to change BatchNorm statistics are
-    reported too, so this is a warning.
+    an ``ExponentialLR`` or a ``StepLR(step_size=1)``. It also reports a current rate that is multiplied by a function
+    of the progress, such as ``group["lr"] *= (1 - step / total) ** 0.9`` or ``MultiplicativeLR`` with ``0.9 ** epoch``,
+    which compounds the decay: such a factor belongs to the first rate. Updates that are made only to change BatchNorm
+    statistics are reported too, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -49,6 +51,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.schedule.rate_zero.compounding import compounding_decays
 from trueloop.failures.schedule.rate_zero.decays_per_batch import decays_in_text, schedulers_per_batch
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken, WatchEnded
@@ -214,12 +217,21 @@ def find(source: SourceFile) -> Iterator[Hit]:
             related=related,
         )
 
+    for node, factor in compounding_decays(source):
+        yield Hit(
+            message=f"`{ast.unparse(factor)}` is the decay since the start, but the current rate is multiplied by it "
+            "each time, so the decays compound and the rate is soon zero. Multiply the first rate instead.",
+            node=node,
+        )
+
 
 def _batches(factor: float) -> int:
     return math.ceil(math.log(SMALL) / math.log(factor))
 
 
-RULE: Final = Rule(required_words=("param_groups|ExponentialLR|StepLR", ".step(", "backward("), find=find)
+RULE: Final = Rule(
+    required_words=("param_groups|ExponentialLR|StepLR|MultiplicativeLR", ".step(", "backward("), find=find
+)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -37,7 +37,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.loss.target_broadcast.losses_in_source import find
 from trueloop.tracing.events import BackwardLosses, ModelCalled
 
 MIN_PAIRS: Final = 3  # backward passes; the number of prototypes, say, may by chance be the number of samples
@@ -146,6 +147,11 @@ def _samples(output: Any) -> Iterator[int]:
             yield part.shape[0]
 
 
+RULE = Rule(
+    required_words=("oss", "Linear(|gather(|\"none\"|'none'", ".backward(", "mean(|sum(|_loss(|Loss("),
+    find=find,
+)
+
 BAD = """
 import warnings
 import torch
@@ -181,5 +187,6 @@ FAILURE = Failure(
         },
     ),
     fix="Give predictions and targets the same shape.",
+    rule=RULE,
     detector=Detector,
 )
