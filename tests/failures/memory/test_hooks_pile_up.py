@@ -22,6 +22,67 @@ def update():
 """
 
 CORRECT = {
+    "a handle that the evaluation removes": """
+def features(net, inputs):
+    found = []
+    handle = net[1].register_forward_hook(lambda m, i, o: found.append(o.detach()))
+    net(inputs)
+    handle.remove()
+    return torch.cat(found)
+
+for epoch in range(5):
+    update()
+    print(features(model, x).mean())
+""",
+    "a model that the function builds": """
+def measure():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    net[1].register_forward_hook(keep)
+    return net(x)
+
+for epoch in range(5):
+    update()
+    print(measure().mean())
+""",
+    "a copy that the function makes": """
+import copy
+def measure(net):
+    probe = copy.deepcopy(net)
+    probe[1].register_forward_hook(keep)
+    return probe(x)
+
+for epoch in range(5):
+    update()
+    print(measure(model).mean())
+""",
+    "an extractor with a method that removes": """
+class Extractor:
+    def __init__(self, net):
+        self.handle = net[0].register_forward_hook(self.keep)
+
+    def keep(self, module, inputs, output):
+        self.out = output
+
+    def close(self):
+        self.handle.remove()
+
+for epoch in range(5):
+    update()
+    extractor = Extractor(model)
+    model(x)
+    extractor.close()
+""",
+    "a handle that is returned": """
+def watch(net):
+    handle = net[1].register_forward_hook(keep)
+    return handle
+
+for epoch in range(5):
+    handle = watch(model)
+    update()
+    model(x)
+    handle.remove()
+""",
     "each layer passed to a function": """
 def watch(layer):
     layer.register_forward_hook(keep)
@@ -119,6 +180,76 @@ for net in nets:
 }
 
 FAULTY = {
+    "an evaluation in a class, with a handle": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.epochs = net, 5
+
+    @torch.no_grad()
+    def evaluate(self):
+        kept = []
+        handle = self.net[0].register_forward_hook(lambda m, i, o: kept.append(o))  # <- MEM005
+        for part in x.split(4):
+            self.net(part)
+        return torch.cat(kept)
+
+    def fit(self):
+        for epoch in range(self.epochs):
+            update()
+            print(self.evaluate().mean())
+
+Trainer(model).fit()
+""",
+    "features by two functions": """
+def features(net, inputs):
+    found = []
+    layer = net[1]
+    layer.register_forward_hook(lambda m, i, o: found.append(o.detach()))  # <- MEM005
+    with torch.no_grad():
+        for part in inputs.split(4):
+            net(part)
+    return torch.cat(found)
+
+def score(net, inputs):
+    return features(net, inputs).std().item()
+
+for epoch in range(5):
+    update()
+    print(score(model, x))
+""",
+    "an extractor of each epoch": """
+class Extractor:
+    def __init__(self, net):
+        self.out = None
+        self.handle = net[0].register_forward_hook(self.keep)  # <- MEM005
+
+    def keep(self, module, inputs, output):
+        self.out = output
+
+for epoch in range(5):
+    update()
+    extractor = Extractor(model)
+    model(x)
+    print(extractor.out.mean())
+""",
+    "handles in a list that are not removed": """
+handles = []
+for epoch in range(5):
+    handles.append(model[1].register_forward_hook(keep))  # <- MEM005
+    update()
+    model(x)
+""",
+    "passed by keyword": """
+def trace(net):
+    net[-1].register_forward_pre_hook(keep)  # <- MEM005
+    return net(x)
+
+epoch = 0
+while epoch < 5:
+    update()
+    trace(net=model)
+    epoch += 1
+""",
     "a layer passed to a monitor in every epoch": """
 class Net(nn.Module):
     def __init__(self):

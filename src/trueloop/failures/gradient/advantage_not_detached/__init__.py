@@ -26,6 +26,9 @@ How it is detected
     with a graph. It reports the product if the other factor leads to matrices that the log-probability does not lead to
     and that the loss also reaches by another way, as a critic with a value loss, in 3 backward passes.
 
+    The linter reports the factor of a log-probability or ratio that is computed, without ``detach()``, ``.item()`` or
+    ``torch.no_grad()``, from the same values of a critic that a squared or smooth error in the same loss trains.
+
 References
     Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", 2016, arXiv:1602.01783
     torch.distributions, score function, https://docs.pytorch.org/docs/stable/distributions.html
@@ -41,7 +44,8 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.formatting import first_few
 from trueloop.core.source_text import nodes_in
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.advantage_not_detached.undetached import find_undetached
 from trueloop.tracing.events import CodePosition, Event, Refs
 
 MIN_TIMES: Final = 3
@@ -99,6 +103,17 @@ def _products(files: list[str]) -> Iterator[tuple[SourceLocation, str]]:
     yield from ((location, text) for _, _, location, text in sorted(found))
 
 
+RULE = Rule(
+    required_words=(
+        "log_prob|logp|log_pi|ratio|log_softmax|cross_entropy",
+        "value|critic|baseline|Critic|Value",
+        "adv|Adv|policy|Policy|actor|Actor",
+        "backward|training_step",
+        "mse|smooth_l1|SmoothL1|MSE|huber|Huber|pow(|square(|** 2|**2",
+    ),
+    find=find_undetached,
+)
+
 BAD = """
 import torch
 from torch import nn
@@ -128,5 +143,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"advantage = returns - values": "advantage = (returns - values).detach()"}),
     fix="Detach the advantage: `advantage = (returns - values).detach()`.",
+    rule=RULE,
     detector=Detector,
 )

@@ -19,6 +19,7 @@ When this is fine
     - A value and its own detached copy are added, as in ``x + (y - x).detach()`` or in a numerically stable softmax.
     - The term has gradients later, after a warm-up.
     - Several losses are added only for the log.
+    - Stored features are the target of a distance to other features.
     - The derivative of a loss makes a new input, as in adversarial training, or new weights, as in first-order MAML.
 
 How it is detected
@@ -28,7 +29,9 @@ How it is detected
     names of variables within one function. Operations of compiled programs are not recorded.
 
     The linter reports ``autograd.grad()`` without ``create_graph=True`` whose result is used in a gradient penalty,
-    ``(norm - 1) ** 2``, or of which a loss contains a norm, a power or a distance before its backward pass.
+    ``(norm - 1) ** 2``, or of which a loss contains a norm, a power or a distance before its backward pass. It also
+    reports a forward hook of a trained model that stores ``output.detach()`` if the loss is computed from what it
+    stored, and not only compared with it.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -45,6 +48,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph, with_graph
+from trueloop.failures.loss.term_without_graph.hook_outputs import detached_hook_outputs
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardStarted, LossTracingEnded
 from trueloop.tracing.trackers.tensor_origins import TensorOrigins
@@ -87,6 +91,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     found = list(derivatives_without_graph(source))
     yield from found
     yield from (hit for hit in _penalties(source) if all(hit.node is not other.node for other in found))
+    yield from detached_hook_outputs(source)
 
 
 def _penalties(source: SourceFile) -> Iterator[Hit]:
@@ -131,7 +136,7 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
             return False
 
 
-RULE = Rule(required_words=("autograd", "grad(", "- 1|backward("), find=find)
+RULE = Rule(required_words=("autograd&grad(|forward_hook&detach()|forward_hook&.data", "- 1|backward("), find=find)
 
 BAD = """
 import torch

@@ -24,7 +24,7 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a module with at least four hooks of the same function of the program, whose number
     grew at three different updates. The linter reports a hook that each iteration of a loop registers on the same
-    module without a handle.
+    module, itself or in functions that it calls, without a handle or with one that is never read or removed.
 
 References
     nn.Module.register_forward_hook, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -48,6 +48,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.memory.hooks_pile_up.registrations import discards_handle, registers_on_same_module
 from trueloop.tracing.events import Event, Ref
 
 REGISTER_METHODS: Final = frozenset((
@@ -97,38 +98,34 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each registration of a hook without storing its handle, in a loop that also calls a model."""
+    """Yield each registration of a hook that is never removed, in a loop that also calls a model."""
     for registration in source.ops(OpKind.SET_ATTRIBUTE):
-        discards_handle = (
-            isinstance(registration.statement, ast.Expr) and registration.statement.value is registration.node
-        )
-        if (
-            registration.name not in REGISTER_METHODS
-            or not discards_handle
-            or not registration.loops
-            or registration.subject.kind is not ValueKind.MODEL
-        ):
+        if registration.name not in REGISTER_METHODS or not registration.loops:
             continue
         loop = registration.loops[-1]
-        if loop.runs_at_most_once() or not is_statement(loop.node) or not registration.is_unconditional_in(loop):
+        if registration.subject.kind not in (ValueKind.MODEL, ValueKind.UNKNOWN) or not _is_repeated(
+            registration, loop
+        ):
             continue
-        call = next(
-            (
-                each
-                for each in source.ops_of_run(registration)
-                if each.kind is OpKind.MODEL_CALL and each.same_iteration_as(registration)
-            ),
-            None,
-        )
+        run = source.ops_of_run(registration)
+        call = next((e for e in run if e.kind is OpKind.MODEL_CALL and e.is_inside(loop)), None)
         if call is None or not _is_same_module(source, registration, loop):
             continue
-        yield Hit(
-            message=f"`{ast.unparse(registration.node.func)}` adds another hook in every iteration of the loop, and no "
-            "hook is removed.",
-            node=registration.node,
-            related=((call.node, "this call runs all hooks"),),
-            fix=_move_before_loop(source, registration, loop),
-        )
+        if discards_handle(source, registration):
+            yield Hit(
+                message=f"`{ast.unparse(registration.node.func)}` adds another hook in every iteration of the loop, "
+                "and no hook is removed.",
+                node=registration.node,
+                related=((call.node, "this call runs all hooks"),),
+                fix=_move_before_loop(source, registration, loop),
+            )
+
+
+def _is_repeated(registration: Op, loop: Loop) -> bool:
+    """Return True if each of several iterations of a loop registers the hook."""
+    return (
+        not loop.runs_at_most_once() and is_statement(loop.node) and registration.is_unconditional_in(loop)
+    ) and isinstance(registration.node, ast.Call)
 
 
 def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
@@ -143,6 +140,8 @@ def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
     )
     if recreated or cleared or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
+    if registration.calls and registers_on_same_module(source, registration, loop):
+        return True
     if dotted_name(call.func).startswith("self."):
         return _is_same_object(registration, loop) and (
             source.is_loop_invariant(call.func.value, registration, loop)

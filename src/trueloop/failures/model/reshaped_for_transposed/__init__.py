@@ -33,8 +33,9 @@ How it is detected
     shape in the same function, if they come in another order, or with a new size between them. It also reports a
     view to one row per sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the
     shape (layers * directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape
-    (time, batch, hidden); and a view to (..., 3, height, width) in a file that reads images with PIL or OpenCV and
-    never exchanges dimensions.
+    (time, batch, hidden); a view to (..., 3, height, width) in a file that reads images with PIL or OpenCV and never
+    exchanges dimensions; and ``view(-1, classes)`` of the output of a convolution, with padding or a kernel of 1 and
+    no pooling over all positions before it, whose rows a cross-entropy compares with flattened targets.
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -50,6 +51,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.model.reshaped_for_transposed.channels_last import find_channels_last
+from trueloop.failures.model.reshaped_for_transposed.flattened_channels import find_flattened_channels
 from trueloop.failures.model.reshaped_for_transposed.recurrent_views import find_recurrent_views
 from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import find_swapped_sizes
 from trueloop.tracing.events import BackwardLosses, InformationFlowProbed, ModelCalled, Ref
@@ -119,9 +121,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from find_swapped_sizes(source)
     yield from find_recurrent_views(source)
     yield from find_channels_last(source)
+    yield from find_flattened_channels(source)
 
 
-RULE = Rule(required_words=(".view(|reshape(", ".size(|.shape|len(|LSTM|GRU|RNN|Image|imread"), find=find)
+RULE = Rule(required_words=(".view(|reshape(", ".size(|.shape|len(|LSTM|GRU|RNN|Image|imread|Conv"), find=find)
 
 BAD = """
 import torch

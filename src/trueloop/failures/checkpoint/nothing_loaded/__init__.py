@@ -26,7 +26,13 @@ How it is detected
     In a run, the sanitizer reports a model that is called after ``load_state_dict(strict=False)`` matched no name, or
     after a file was read and the model was loaded with an empty state_dict, or with its own tensors only, if the file
     has none of its names and none of its values. A program that tries one checkpoint on several parts of a model on
-    purpose is reported too, so this is a warning. The linter does not know the names in a file.
+    purpose is reported too, so this is a warning.
+
+    The linter does not know the names in a file that another program wrote. It reports a state_dict that the program
+    itself takes from a model, also through ``torch.save`` and ``torch.load``, and loads with ``strict=False`` or after
+    a filter of unchanged names, if the attributes of the two models have no name in common: ``self.encoder`` and
+    ``self.backbone``, or a wrapper such as ``DataParallel`` and the model in it. It also reports two models that share
+    some names, but not that of the part which one function or class creates for both.
 
 References
     pytorch/examples#1029, "nn.module load_state_dict strict=False can silently load a corrupted model",
@@ -36,7 +42,8 @@ References
 """
 
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.checkpoint.nothing_loaded.other_names import find_other_names
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, WatchEnded
 
 
@@ -103,6 +110,8 @@ def _prefix_fix(actual: str, expected: str) -> str:
     return ""
 
 
+RULE = Rule(required_words=("load_state_dict(", "state_dict()", "strict|items()|, False)"), find=find_other_names)
+
 BAD = """
 import torch
 from torch import nn
@@ -133,5 +142,6 @@ FAILURE = Failure(
         },
     ),
     fix="Rename the keys of the state_dict to the names in the model, and load it with strict=True.",
+    rule=RULE,
     detector=Detector,
 )

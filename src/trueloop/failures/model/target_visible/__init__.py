@@ -31,6 +31,10 @@ How it is detected
     position's own token, a model that sees earlier and no later positions gets a warning. Models on a GPU, models with
     forward hooks, and positions that are packed or selected by a mask before the loss are not judged.
 
+    The linter reports a ``TransformerEncoder``, an attention or a bidirectional layer that a ``forward`` calls without
+    a mask, if the program has an embedding and a cross-entropy, makes no causal mask that it reads, takes two slices
+    of one sequence that are shifted by one position, and has no decoder or second input.
+
 References
     karpathy/minGPT#75, on the causal mask, https://github.com/karpathy/minGPT/issues/75
     pytorch/examples#649, "Transformer Language Model Example Wrong Mask", https://github.com/pytorch/examples/issues/649
@@ -39,7 +43,8 @@ References
 """
 
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.model.target_visible.no_causal_mask import find_missing_masks
 from trueloop.tracing.events import InformationFlowProbed, TargetSeen
 
 
@@ -83,6 +88,16 @@ def _facts(seen: TargetSeen) -> str:
     )
 
 
+RULE = Rule(
+    required_words=(
+        "TransformerEncoder|MultiheadAttention|scaled_dot_product|softmax|bidirectional",
+        "Embedding(",
+        "cross_entropy|CrossEntropyLoss|nll_loss|NLLLoss",
+        "1:|1 :",
+    ),
+    find=find_missing_masks,
+)
+
 BAD = """
 import torch
 import torch.nn.functional as F
@@ -124,5 +139,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"x = self.blocks(x)": "x = self.blocks(x, mask=mask, is_causal=True)"}),
     fix="Mask later positions: a causal mask, a unidirectional layer, or padding on the left only.",
+    rule=RULE,
     detector=Detector,
 )

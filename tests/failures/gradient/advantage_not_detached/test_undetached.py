@@ -1,0 +1,169 @@
+"""GRD017: advantages with a graph, in the source."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class ActorCritic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.pi, self.v = nn.Linear(4, 16), nn.Linear(16, 2), nn.Linear(16, 1)
+    def forward(self, x):
+        h = torch.tanh(self.body(x))
+        return torch.distributions.Categorical(logits=self.pi(h)), self.v(h).squeeze(-1)
+
+model = ActorCritic()
+optimizer = torch.optim.Adam(model.parameters())
+"""
+
+FAULTY = {
+    "normalised": """
+for states, actions, returns in batches:
+    policy, v = model(states)
+    adv = returns - v
+    adv = (adv - adv.mean()) / (adv.std() + 1e-8)
+    pg_loss = -(policy.log_prob(actions) * adv).mean()  # <- GRD017
+    loss = pg_loss + 0.5 * F.mse_loss(v, returns)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "one step at a time": """
+def finish_episode(saved, returns):
+    policy_losses, value_losses = [], []
+    for (log_prob, value), R in zip(saved, returns):
+        advantage = R - value
+        policy_losses.append(-log_prob * advantage)  # <- GRD017
+        value_losses.append(F.smooth_l1_loss(value, torch.tensor([R])))
+    optimizer.zero_grad()
+    loss = torch.stack(policy_losses).sum() + torch.stack(value_losses).sum()
+    loss.backward()
+    optimizer.step()
+""",
+    "a TD error": """
+class Agent:
+    def __init__(self, actor, critic):
+        self.actor, self.critic = actor, critic
+        self.opt = torch.optim.Adam([*actor.parameters(), *critic.parameters()])
+
+    def update(self, s, a, r, s2, done):
+        with torch.no_grad():
+            target = r + 0.99 * self.critic(s2) * (1 - done)
+        delta = target - self.critic(s)
+        logp = torch.log_softmax(self.actor(s), -1).gather(1, a)
+        actor_loss = -(logp * delta).mean()  # <- GRD017
+        critic_loss = delta.pow(2).mean()
+        self.opt.zero_grad()
+        (actor_loss + critic_loss).backward()
+        self.opt.step()
+""",
+    "the ratio of PPO": """
+def ppo_loss(policy, actions, old_logp, returns, values, clip=0.2):
+    advantages = returns - values
+    ratio = (policy.log_prob(actions) - old_logp).exp()
+    surrogate = torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)  # <- GRD017
+    return -surrogate.mean() + 0.5 * ((returns - values) ** 2).mean()
+
+for states, actions, old, returns in batches:
+    policy, values = model(states)
+    loss = ppo_loss(policy, actions, old, returns, values)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a baseline network": """
+policy_net, baseline_net = nn.Linear(4, 2), nn.Linear(4, 1)
+opt = torch.optim.Adam([*policy_net.parameters(), *baseline_net.parameters()])
+mse = nn.MSELoss()
+for obs, act, ret in batches:
+    baseline = baseline_net(obs)[:, 0]
+    dist = torch.distributions.Categorical(logits=policy_net(obs))
+    reinforce = torch.mean(-dist.log_prob(act) * (ret - baseline))  # <- GRD017
+    total = reinforce + mse(baseline, ret)
+    opt.zero_grad()
+    total.backward()
+    opt.step()
+""",
+}
+
+CORRECT = {
+    "detached": """
+for states, actions, returns in batches:
+    policy, v = model(states)
+    adv = (returns - v).detach()
+    adv = (adv - adv.mean()) / (adv.std() + 1e-8)
+    loss = -(policy.log_prob(actions) * adv).mean() + 0.5 * F.mse_loss(v, returns)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "detached in the product": """
+for states, actions, returns in batches:
+    policy, v = model(states)
+    td = returns - v
+    loss = -(policy.log_prob(actions) * td.detach()).mean() + td.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a number": """
+def finish_episode(saved, returns):
+    policy_losses, value_losses = [], []
+    for (log_prob, value), R in zip(saved, returns):
+        advantage = R - value.item()
+        policy_losses.append(-log_prob * advantage)
+        value_losses.append(F.smooth_l1_loss(value, torch.tensor([R])))
+    optimizer.zero_grad()
+    (torch.stack(policy_losses).sum() + torch.stack(value_losses).sum()).backward()
+    optimizer.step()
+""",
+    "computed without a graph": """
+for states, actions, returns in batches:
+    policy, v = model(states)
+    with torch.no_grad():
+        adv = returns - v
+    loss = -(policy.log_prob(actions) * adv).mean() + 0.5 * F.mse_loss(v, returns)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "values of the rollout": """
+for epoch in range(4):
+    for states, actions, old_logp, old_values, returns in batches:
+        policy, new_values = model(states)
+        advantages = returns - old_values
+        ratio = (policy.log_prob(actions) - old_logp).exp()
+        loss = -(ratio * advantages).mean() + 0.5 * F.mse_loss(new_values, returns)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "two optimizers, whose gradients are cleared": """
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+actor_opt, critic_opt = torch.optim.Adam(actor.parameters()), torch.optim.Adam(critic.parameters())
+for s, a, ret in batches:
+    v = critic(s)[:, 0]
+    adv = ret - v
+    actor_loss = -(torch.distributions.Categorical(logits=actor(s)).log_prob(a) * adv).mean()
+    actor_opt.zero_grad()
+    actor_loss.backward(retain_graph=True)
+    actor_opt.step()
+    critic_opt.zero_grad()
+    critic_loss = F.mse_loss(v, ret)
+    critic_loss.backward()
+    critic_opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_advantages_with_a_graph(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_lint_accepts_advantages_without_a_graph(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "GRD017")
