@@ -7,6 +7,7 @@ import { colour, oncePerFrame, fill, h, formatNumber, swatch } from "./dom.js";
  *   colour: a CSS variable such as "--data"; joined: draw no gap at missing values, because the lines have different updates
  * @typedef {{x: number, text?: string, colour?: string}} Mark an event at an update */
 
+const MAX_RATIO_WITH_MINOR_LINES = 1e3; // of the ends of a logarithmic axis
 const FONT_PX = 11, PAGE_FONT_PX = 15; // default font sizes of charts and of the page
 /** Return the font size of charts, which grows with the page's font size in the class view. */
 const fontSize_px = () => Math.round(FONT_PX * parseFloat(getComputedStyle(document.documentElement).fontSize) / PAGE_FONT_PX);
@@ -53,7 +54,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 }, ...(cursor && { sync: { key: cursor } }) },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : span ? { range: span } : {} },
       axes: [{ ...axis, label: x, labelSize: 16 + extra, labelFont: font, size: 28 + extra, space: 50 + 5 * extra },
-        { ...axis, size: 52 + 3 * extra, space: 22 + extra, label: y || undefined, labelSize: 14 + extra, labelFont: font, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : formatTick(tick))) }],
+        { ...axis, ...(isLog && { grid: { ...axis.grid, filter: wholeDecades }, ticks: { ...axis.ticks, filter: wholeDecades } }), size: 52 + 3 * extra, space: 22 + extra, label: y || undefined, labelSize: 14 + extra, labelFont: font, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : formatTick(tick))) }],
       series: [{ label: x },
         ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points || hasOneValue, size: 5 } })),
         ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.3, dash: ghost.dash, spanGaps: true, points: { show: false } }))],
@@ -157,6 +158,12 @@ function hasOneValue({ data }, line) {
   let values = 0;
   for (const value of data[line]) if (value !== null && value !== undefined && ++values > 1) return false;
   return values === 1;
+}
+
+/** Leave out the lines between powers of ten where there are so many powers that they would form grey bands. @param {uPlot} _plot @param {number[]} ticks */
+function wholeDecades(_plot, ticks) {
+  const isWide = Math.max(...ticks) > MAX_RATIO_WITH_MINOR_LINES * Math.min(...ticks);
+  return isWide ? ticks.map((tick) => (Number.isInteger(Math.round(1e6 * Math.log10(tick)) / 1e6) ? tick : null)) : ticks;
 }
 
 /** Format the number of a tick, short enough for its axis. @param {number} tick */

@@ -3,7 +3,7 @@
 import { fill, h, formatNumber, svg } from "../../dom.js";
 
 const CRITERIA = { updates: "Fewest updates", examples: "Fewest examples", time: "Least time per example" };
-const UNITS = { updates: "steps to target", examples: "examples to target", time: "time per example, × the baseline" };
+const UNITS = { updates: "steps to target", examples: "examples to target", time: "time per example, × a baseline run next to it" };
 /** The other columns: title with its unit, and text of a row. @type {[string, (row: any) => string][]} */
 const COLUMNS = [
   ["final accuracy, %", (row) => row.accuracy ? (100 * row.accuracy.median).toFixed(1) : "–"],

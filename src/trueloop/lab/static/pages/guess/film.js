@@ -100,6 +100,8 @@ export function prepare(film) {
       context.setLineDash([]);
       context.lineWidth = 1;
     });
+    const [updates, values] = runs[1].curves[name], lost = values.findIndex((value) => typeof value !== "number");
+    if (lost >= 0 && updates[lost] <= update) label(context, `NaN from update ${formatNumber(updates[lost] + 1)}`, x + 6, top + 4, colour("--error"), 600, width);
   }
 
   /** Return what the charts show, in words. */

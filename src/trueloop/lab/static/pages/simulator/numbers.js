@@ -17,6 +17,7 @@ export function numbers(which) {
     show(runs, training) {
       const valuesOfRuns = runs.map((run) => formatNumbers(run, training));
       runNames.hidden = valuesOfRuns.length < 2;
+      element.classList.toggle("of-two", !runNames.hidden);
       for (const [key] of which) {
         const text = valuesOfRuns.map((each) => each[key]).join("\n");
         if (cells[key].dataset.text === text) continue;
