@@ -65,7 +65,7 @@ export async function mount(root, { params, setParams, announce }) {
   const fetchScript = latestOnly("arena");
   const entryDetails = entryPanel({ onuse: (config, trackName) => loadSettings(config, trackName), onreplayed: () => refresh(), announce });
   const leaderboard = leaderboards({ open: (id) => entryDetails.show(id), announce });
-  const submission = submissionPanel({ query: () => ({ track: track.name, entry: values }), onjudged: async (id) => { await refresh(); await entryDetails.show(id); }, announce });
+  const submission = submissionPanel({ query: () => ({ track: track.name, entry: values }), onjudged: async (id) => { await refresh(); await entryDetails.show(id); }, onwithdrawn: () => refresh(), announce });
 
   fill(root,
     h("section", { class: "tracks", role: "group", "aria-label": "Track" }, cards),

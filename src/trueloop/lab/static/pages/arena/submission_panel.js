@@ -3,8 +3,8 @@
 import { fill, h } from "../../dom.js";
 import { ask } from "../../net.js";
 
-/** @param {{query: () => {track: string, entry: object}, onjudged: (id: number) => Promise<void>, announce: (text: string) => void}} handlers */
-export function submissionPanel({ query, onjudged, announce }) {
+/** @param {{query: () => {track: string, entry: object}, onjudged: (id: number) => Promise<void>, onwithdrawn: () => void, announce: (text: string) => void}} handlers */
+export function submissionPanel({ query, onjudged, onwithdrawn, announce }) {
   let waitingForId = 0, previousText = "";
   const name = h("input", { type: "text", id: "arena-name", maxlength: 32, autocomplete: "nickname", value: localStorage.getItem("trueloop-arena-name") ?? "", placeholder: "anonymous" });
   const button = h("button", { type: "button", onclick: submit }, "Submit");
@@ -33,6 +33,7 @@ export function submissionPanel({ query, onjudged, announce }) {
       await ask("arena", { do: "withdraw", id });
       waitingForId = 0;
       statusText.textContent = `Entry ${id} is withdrawn.`;
+      onwithdrawn();
     } catch (error) {
       statusText.textContent = /** @type {Error} */ (error).message;
     }
