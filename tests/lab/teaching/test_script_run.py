@@ -198,16 +198,14 @@ def test_the_first_non_finite_loss_is_recorded():
 def test_a_run_without_updates_has_windows_with_their_losses():
     inject = catalogue()["OPT006"].failure.inject
     assert inject is not None
-    loop, simulation = write_script(replace(SMALL, accumulation=2), [inject])
+    loop, simulation = write_script(replace(SMALL, samples=70, accumulation=2), [inject])
     script_run = run_script(simulation, text=loop.text())
-    batches = math.ceil(simulation.training_points / simulation.batch)
-    assert (script_run.update, script_run.window) == (0, simulation.epochs * (batches // 2))
+    windows = math.ceil(math.ceil(simulation.training_points / simulation.batch) / 2)  # of an epoch; the last is short
+    assert (script_run.update, script_run.window) == (0, simulation.epochs * windows)
     curves = script_run.take_curves()
     assert curves.update == list(range(script_run.window))
     assert all(loss > 0 for loss in curves.loss)
-    assert [update for update, _, _ in curves.evaluations] == [
-        batches // 2 * n for n in range(1, simulation.epochs + 1)
-    ]
+    assert [update for update, _, _ in curves.evaluations] == [windows * n for n in range(1, simulation.epochs + 1)]
 
 
 def test_windows_are_updates_where_every_window_ends_with_one():

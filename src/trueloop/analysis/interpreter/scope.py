@@ -28,7 +28,7 @@ class Scope:
         """Name declared global or nonlocal -> the scope that contains it."""
 
     def get(self, name: str) -> AbstractValue | None:
-        """Return the value of a name; None if the name is not assigned."""
+        """Return the value of a variable, for which a file may be interpreted first; None if nothing defines it."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -53,7 +53,7 @@ class Scope:
         return dict(self.names)
 
     def merge(self, other: dict[str, AbstractValue]) -> None:
-        """Merge the names of another branch, so that each name may have either value."""
+        """Merge the variables of another branch, so that each of them may have either value."""
         for name, value in other.items():
             own = self.names.get(name)
             if own is not value:
@@ -69,6 +69,6 @@ class ModuleScope(Scope):
         self.names, self.outer, self.parent, self.module_scope = {}, {}, None, self
         self.module, self.imports = module, imports
         self.is_complete = False
-        """Whether all statements of the file were interpreted, or are at the moment."""
+        """Whether the interpretation of all statements of the file has begun."""
         self.has_run = False
-        """Whether a function of the file was interpreted, or all of its statements."""
+        """Whether any function of the file was interpreted, or the whole file."""

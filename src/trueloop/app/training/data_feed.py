@@ -114,7 +114,7 @@ class DataFeed:
     def identity(self) -> dict[str, Any]:
         """Return what determines the order and content of the batches, apart from the settings, JSON-ready.
 
-        Ready batches have a fingerprint only if they are a list or a DataLoader with a dataset.
+        Ready batches have a fingerprint only if they are a list, a tuple, or a DataLoader over a map-style dataset.
         """
         ready = {name: getattr(data, "dataset", data) for name, data in self._ready_data.items()}
         fingerprints = {name: fingerprint(data) for name, data in ready.items() if _has_length(data)}
@@ -183,7 +183,7 @@ def is_dataset(data: Any) -> bool:
     A list, a tuple, and a function that returns an iterable count as ready batches.
 
     Raises:
-        InvalidData: the object is neither data nor batches.
+        InvalidData: an IterableDataset, or an object that is neither a dataset nor an iterable of batches.
     """
     if isinstance(data, IterableDataset):
         raise InvalidData(
@@ -221,7 +221,7 @@ def _check_process_count(config: TrainConfig, processes: Processes) -> None:
     if config.effective_batch < processes.size:
         raise InvalidConfig(
             f"effective_batch is {config.effective_batch}, and {processes.size} processes share it.",
-            why="Some processes would never receive any examples.",
+            why="Some processes would never receive any samples.",
             fix="Start fewer processes, or increase the effective batch, which is the total over all processes.",
         )
 

@@ -1,12 +1,13 @@
-"""The loop over batches uses the variable of the loop over epochs, which is then read as if it were the epoch.
+"""The loop over batches uses the variable of the loop over epochs, and later code takes its value for the epoch.
 
 What you see
     ``if epoch % 10 == 0`` is true in every epoch or in none, all checkpoints have one name and overwrite each other,
     the log shows the same epoch again and again, or a scheduler jumps to the end.
 
 Why it happens
-    Python has one variable of a name in a function. An inner ``for i, batch in enumerate(loader)`` leaves the number of
-    its last batch in ``i``; the outer loop goes on all the same, since it counts on its own.
+    A loop has no scope of its own: in a function, one name is one variable. An inner ``for i, batch in
+    enumerate(loader)`` leaves the index of its last batch in ``i``; the outer loop still runs the right number of
+    times, since ``range`` counts.
 
 Fix
     Give the loops variables of different names.
@@ -21,7 +22,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a loop over ``range`` or ``enumerate``, in which the program trains,
     contains a loop that assigns the same variable, and a later statement of the outer loop reads it before it is
-    assigned again. Reading it in a divisor, or in a text about batches, is no hit.
+    assigned again. A read in a product or quotient, or in a statement that names batches or
+    steps, is not reported.
 
 References
     Python, "The for statement", https://docs.python.org/3/reference/compound_stmts.html#the-for-statement

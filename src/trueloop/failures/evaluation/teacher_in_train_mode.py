@@ -1,15 +1,15 @@
-"""A frozen teacher makes the targets of another model while its dropout is active.
+"""A frozen teacher computes the targets of another model with active dropout.
 
 What you see
-    Distillation brings little: the student stays worse than the teacher by more than expected, and its loss stays high
+    Distillation helps little: the student stays worse than the teacher by more than expected, and its loss stays high
     and noisy. The teacher's targets for one sample differ from epoch to epoch.
 
 Why it happens
-    A model that was trained before, or that only got loaded weights, is in train mode. ``torch.no_grad()`` turns off
-    gradients, not dropout, so each target comes from another random part of the teacher.
+    A model starts in train mode and stays in it, also after ``load_state_dict``, until ``eval()`` is called.
+    ``torch.no_grad()`` turns off gradients, not dropout, so each target comes from another random part of the teacher.
 
 Fix
-    Put the teacher into eval mode, after every ``train()`` of a module that contains it:
+    Put the teacher into eval mode, and again after every ``train()`` of a module that contains it:
 
         teacher.eval()
         with torch.no_grad():
@@ -23,9 +23,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a model with active dropout whose output gave the targets of a loss in ten updates,
-    while its own weights did not change. The targets are equal to the output, or have their largest values, or the
-    class, where the output has its largest values. For a ``kl_div``, whose targets cannot be read, another model must
-    have got the same input, and the output must have the shape of the loss.
+    while its own weights did not change. The targets are equal to the output, or are largest for the same
+    class, or are that class. For a ``kl_div``, whose targets cannot be read, another model must have got the same
+    input, and the output must have the shape of the loss before it is averaged.
 
 References
     vrvlive/knowlege-distillation#2, "teacher.eval() when performing distillation",

@@ -1,26 +1,26 @@
-"""GradScaler skips every step, so the model is never updated.
+"""GradScaler skips step after step, so the model is not updated.
 
 What you see
     The loss does not move at all with mixed precision, and falls without it. No error is raised.
 
 Why it happens
     ``scaler.step(optimizer)`` skips the step if a gradient is infinite or NaN, and ``scaler.update()`` then halves the
-    factor. If the forward pass itself overflows in float16, whose largest number is 65504, or contains a NaN, a smaller
-    factor does not help: every step is skipped.
+    loss scale. If the forward pass itself overflows in float16, whose largest number is 65504, or contains a NaN, a
+    smaller scale does not help: every step is skipped.
 
 Fix
-    Find where the forward pass overflows: large inputs or targets, sums, or a loss computed in float16. Scale these
-    values, or compute this part in float32.
+    Find where the forward pass overflows: large inputs or targets, sums, or a loss computed in float16. Normalise
+    these values, or compute this part in float32.
 
-        loss = nn.functional.mse_loss(answers.float(), targets)
+        loss = nn.functional.mse_loss(outputs.float(), targets)
 
 When this is fine
-    - The first few steps are skipped, until the factor is small enough.
+    - The first few steps are skipped, until the loss scale is small enough.
     - A step is skipped now and then.
 
 How it is detected
-    The sanitizer counts skipped steps of each scaler. It reports 24 skipped steps in a row, which is a loss scale of
-    less than 0.004, or all steps of a shorter run with at least 8.
+    The sanitizer counts skipped steps of each scaler. It reports 24 skipped steps in a row, which take the default
+    scale of 65536 below 0.004, or all steps of a shorter run with at least 8.
 
 References
     torch.amp.GradScaler, https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
@@ -33,7 +33,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import LossScaled, Ref, StepSkipped, StepTaken, TracingGap, WatchEnded
 
-MIN_SKIPPED: Final = 24  # a start factor of 2**24 needs up to 24 halvings at most
+MIN_SKIPPED: Final = 24  # an init_scale of 2**24 reaches 1 after 24 halvings
 MIN_AT_END: Final = 8
 
 

@@ -1,7 +1,7 @@
-"""BatchNorm gets a number as ``eps`` that was meant for another parameter, so it hardly normalises.
+"""BatchNorm or InstanceNorm gets an ``eps`` that was meant for another parameter, so it hardly normalises.
 
 What you see
-    The network trains as if it had almost no BatchNorm layers: the features are too small, above all where activations
+    The network trains as if it had almost no BatchNorm layers: their outputs are too small, above all where activations
     are small. Deep networks and GANs become unstable.
 
 Why it happens
@@ -13,16 +13,17 @@ Fix
     Pass the number by name, or leave it out:
 
         nn.BatchNorm2d(128, 0.8)  # wrong: this is eps
-        nn.BatchNorm2d(128, momentum=0.2)  # right: 1 - 0.8 of Keras
+        nn.BatchNorm2d(128, momentum=0.2)  # right: momentum=0.8 in Keras is 1 - 0.8 here
 
 When this is fine
-    - ``eps`` is at most 0.01, such as TensorFlow's 1e-3, or your program computes it.
+    - ``eps`` is below 0.1, such as TensorFlow's 1e-3.
     - The layer is a LayerNorm or GroupNorm, or comes from another library.
     - The layer is in eval mode.
 
 How it is detected
     The linter and, in a run, the sanitizer report an ``eps`` of 0.1 or more, ten thousand times PyTorch's default. The
-    sanitizer checks trained models with running statistics when they are first called. A large ``eps`` may be intended
+    sanitizer checks each model with running statistics at its first call in training; the linter leaves out an ``eps``
+    that the program computes. A large ``eps`` may be intended
     as a regularisation, so this is a warning.
 
 References

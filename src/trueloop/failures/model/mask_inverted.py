@@ -1,4 +1,4 @@
-"""An attention mask is inverted, True where PyTorch expects False, or it has numbers and masks nothing.
+"""An attention mask is inverted, True where PyTorch expects False, or consists of zeros and ones and masks nothing.
 
 What you see
     The loss of a language model falls almost to zero, because each position sees the token that it has to predict, and
@@ -9,15 +9,16 @@ Why it happens
     "ignore this position". In ``scaled_dot_product_attention``, and in the ``attention_mask`` of tokenizers, True means
     "attend to this position". Neither raises an error for an inverted mask. A mask of floating-point numbers is added
     to the attention scores instead: zeros and ones mask nothing. Scores that are multiplied with a mask, or filled with
-    0 or 1e-9, get a weight from softmax like any other: only minus infinity has the weight 0.
+    0 or 1e-9, get a weight from softmax like any other: only minus infinity, or a large negative number,
+    gets the weight 0.
 
 Fix
-    Invert the mask, or pass ``is_causal=True``. For the layers, use ``generate_square_subsequent_mask``.
+    Invert the mask, or pass ``is_causal=True``. For ``nn.Transformer``, use ``generate_square_subsequent_mask``.
 
         mask = torch.ones(T, T).triu().bool()  # wrong: attends to the future
+        mask = torch.ones(T, T).tril()  # wrong: numbers, which are added to the scores
         mask = torch.ones(T, T).tril().bool()  # right
         F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        mask = torch.ones(T, T).tril()  # wrong: numbers, which are added to the scores
 
 When this is fine
     - You pass ``tril`` to ``scaled_dot_product_attention``, or ``triu(diagonal=1)`` to the layers.
@@ -29,11 +30,11 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token or with the
     lengths, or a tokenizer's mask is passed to PyTorch's attention with the wrong convention, also through variables,
-    parameters and other files. A model that reads from right to left needs the other triangle, so this is a warning. It
+    arguments and other files. A model that reads from right to left needs the other triangle, so this is a warning. It
     also reports a softmax of scores that were multiplied with a variable called mask, valid or adjacency, to which a
-    mask of zeros and ones was added, or which are set to 0 where a mask is True, if this mask is not used after it. A
-    triangle of floating-point ones is an error. A run reports the consequences: MDL014 if a position sees its target,
-    MDL016 if padding is read.
+    mask of zeros and ones was added, or which are set to a number above -5 where a mask is True, if this mask is not
+    used after it. A triangle of floating-point ones is reported as an error. A run reports the consequences: MDL014 if
+    a position sees its target, MDL016 if padding is read.
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,

@@ -1,12 +1,12 @@
 """The weights of several models are added and loaded, without a division by their number.
 
 What you see
-    The averaged model is far worse than each of its parts, and its loss grows from round to round, to infinity or NaN:
-    with n models all weights are n times too large.
+    The averaged model is far worse than each of the models, and its loss grows from one average to the next, to
+    infinity or NaN: with n models all weights are n times too large.
 
 Why it happens
     An average of state dictionaries is made by hand, and a sum has the right keys and shapes, so ``load_state_dict``
-    takes it. Normalisation layers hide the scale of the layers before them for a while.
+    accepts it. Normalisation layers hide the scale of the layers before them for a while.
 
 Fix
     Divide by the number of models, or weight each of them by its share.
@@ -16,12 +16,12 @@ Fix
 
 When this is fine
     - The weights of the sum add up to one: ``total[key] += share * state[key]``.
-    - Differences are added to a model: task vectors, updates of clients, noise. Name them so.
+    - Differences are added to a model: task vectors, updates of clients, noise. The linter knows them by such names.
 
 How it is detected
-    Only the linter finds it, from the source code: items of a state dictionary that a loop over models, or a sum over
-    them, adds up, and that ``load_state_dict`` takes; or the parameters of one model to which a loop adds those of
-    several others. What is added has no factor, and the program neither divides nor multiplies the total, nor takes a
+    Only the linter finds it, from the source code. Either a loop or a sum over models adds up their state dictionaries,
+    and ``load_state_dict`` gets the result; or a loop adds the parameters of several models to those of one. What is
+    added has no factor, and the program neither divides nor multiplies the total, nor takes a
     mean.
 
 References

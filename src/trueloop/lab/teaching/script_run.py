@@ -76,7 +76,8 @@ class ScriptRun:
         self.window = 0
         """Number of accumulation windows that have ended, each by an update or, if it made none, by its last batch."""
         self._batches = 0
-        """Number of batches of this epoch since the latest update."""
+        """Number of batches of this epoch since the latest window ended."""
+        self._updates_before_epoch = 0
         self.curves = Curves()
         """Curves since the latest call of `take_curves`."""
         self.edits: list[str] = []
@@ -108,7 +109,7 @@ class ScriptRun:
         self._peak = self._start_bytes = self._meter.read()
         with self._hooks_installed():
             self.program.run()
-        self._record_evaluations()
+        self._end_epoch()
 
     @property
     def model(self) -> nn.Module:
@@ -251,10 +252,9 @@ class ScriptRun:
                 hook.remove()
 
     def _begin_epoch(self) -> None:
-        self._end_window_without_update()
-        self._record_evaluations()  # before the update count changes
+        self._end_epoch()
         self.epoch += 1
-        self._batches = 0
+        self._batches, self._updates_before_epoch = 0, self.update
         if self.epoch == 1:
             datasets = (self.program.variables[name] for name in ("train_set", "held_out_set"))
             max_coordinate = max(float(_tensors(dataset)[0].nan_to_num().abs().max()) for dataset in datasets)
@@ -294,9 +294,14 @@ class ScriptRun:
             norm = float(script_norm) if math.isclose(norm, clipped, rel_tol=1e-3, abs_tol=1e-9) else norm
         self._script_norm, self._norm, self._rate = script_norm, norm, float(optimizer.param_groups[0]["lr"])
 
-    def _end_window_without_update(self) -> None:
-        """Record the loss of a script that has read the batches of a whole window and made no update."""
-        if self._batches >= self.program.variables.get("window", 1):
+    def _end_epoch(self) -> None:
+        """Record the rest of an epoch without any update as a window too, and the evaluations."""
+        self._end_window_without_update(1 if self.update == self._updates_before_epoch else None)
+        self._record_evaluations()  # before the update count changes
+
+    def _end_window_without_update(self, least: int | None = None) -> None:
+        """Record the loss of a script that has read the batches of a window, or `least` batches, without an update."""
+        if self._batches >= (least or self.program.variables.get("window", 1)):
             optimizer = self.program.variables.get("optimizer")
             if optimizer is not None:
                 self._before_step(optimizer, (), {})

@@ -15,11 +15,11 @@ from torch import Tensor
 from trueloop.tracing.events import MeasuredLoss, TargetSeen
 from trueloop.tracing.information_flow.reruns import Reruns, Run, differs, find_culprit, keeps_slices
 
-MIN_COMPARED: Final = 8  # targets that are compared with the input
-SHIFTED: Final = 0.95  # of the targets, which are equal to the next position of the input
-NOT_CONSTANT: Final = 0.9  # of the targets, at most, are equal to their own position too
+MIN_COMPARED: Final = 8  # fewest targets of which a comparison with the input says something
+SHIFTED: Final = 0.95  # smallest share of the targets that equal the next position of the input
+NOT_CONSTANT: Final = 0.9  # largest share of the targets that equal their neighbour too, so that the shift is clear
 MIN_POSITIONS: Final = 3
-MIN_CHANGE: Final = 1e-3  # of the spread of the output
+MIN_CHANGE: Final = 1e-3  # of the standard deviation of the output
 CHECKED_ROWS: Final = 64  # rows of a loss's input that are compared with an output
 REGRESSIONS: Final = frozenset(("mse", "l1", "smooth_l1", "huber"))
 
@@ -41,12 +41,12 @@ class _Answers(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """An argument whose values are the targets of earlier positions."""
+    """An argument whose values are the targets: those of the previous position, or of the same one."""
 
     leaf: int
-    """Place of the argument."""
+    """Index of the argument."""
     dim: int
-    """Dimension of time."""
+    """Index of the dimension of time within the grid of batch and time."""
     by: int
     """1 = the target of a position is the next position of the input; 0 = the same position."""
 
@@ -59,9 +59,10 @@ class Causality(NamedTuple):
 
 
 def judge_causality(reruns: Reruns, losses: Sequence[MeasuredLoss]) -> Causality:
-    """Return whether a position of the model sees its target.
+    """Return the shift between an argument and the targets, and evidence if a position sees its target.
 
-    Cost: one to three runs of the model; none if no argument has the values of the targets.
+    Cost: one or two runs of the model, up to seven if the targets are the input itself, and none if no argument has the
+    values of the targets.
     """
     usable = [each for each in losses if each.kind == "nll" or each.kind in REGRESSIONS]
     if not any(_may_be_shifted(reruns, each) for each in usable):
@@ -79,7 +80,7 @@ def judge_causality(reruns: Reruns, losses: Sequence[MeasuredLoss]) -> Causality
 
 
 def _may_be_shifted(reruns: Reruns, loss: MeasuredLoss) -> bool:
-    """Return True if most target values occur in an argument of at least as many values."""
+    """Return True if at least half of some targets occur in an argument that has half as many values or more."""
     targets = loss.targets.flatten()
     if targets.numel() < MIN_COMPARED:
         return False
@@ -293,7 +294,7 @@ def _change(answers: _Answers, counterpart: Tensor, dim: int) -> Tensor:
 
 
 def _changed_after(leaf: Any, dim: int, last: int, until: int | None = None) -> Tensor:
-    """Return an argument with other values after a position along time; no value stays the same."""
+    """Return an argument with other values after position ``last`` along time, up to ``until``."""
     generator = torch.Generator().manual_seed(0)
     wide = [at for at, size in enumerate(leaf.shape) if size > 1]
     time = wide[dim]

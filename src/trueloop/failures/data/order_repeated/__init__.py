@@ -24,22 +24,22 @@ Fix
 When this is fine
     - The loader does not shuffle, or it loads held-out samples.
     - You train two models on the same order to compare them.
-    - The run starts again from the beginning, or returns to an earlier state.
+    - The run starts again from the beginning, or loads a checkpoint.
     - The dataset is a single batch.
     - ``itertools.cycle`` starts again in every epoch, or cycles a set of batches that you chose.
     - The loader has a ``DistributedSampler``, which DST003 checks.
 
 How it is detected
-    In a run, the sanitizer compares the first samples of every two successive epochs over a dataset. It reports epochs
-    that begin with the same 12 or more samples in the same order, if a sampler of PyTorch or Accelerate shuffles them
-    and the same optimizer steps in both epochs. Nothing is reported if an optimizer is built or weights are loaded
-    between the epochs. Without a loader it compares the first 3 batches after each call that sets the same seed, in a
-    file that shuffles, and, in a file that calls ``itertools.cycle``, the first 3 training batches after a pass over a
-    shuffling loader with those of the pass. The linter reports ``itertools.cycle`` of a shuffling loader outside of
-    loops, an epoch loop over a shuffling loader that sets the same seed in each iteration, and a function, such as one
-    that draws samples for a preview, that sets a constant global seed and is called again and again during a training
-    which draws from PyTorch's global generator: a shuffling loader, ``randperm``, noise, dropout. An order that is
-    repeated on purpose is reported too, so this is a warning.
+    In a run, the sanitizer compares the first 256 or more samples of every two successive epochs over a dataset, of a
+    shorter epoch with 12 or more samples all of them. It reports epochs in which they have the same order, if a sampler
+    of PyTorch or Accelerate shuffles them and the same optimizer steps in both epochs. Nothing is reported if an
+    optimizer is built or weights are loaded between the epochs. Without a loader it compares the first 3 batches after
+    each call that sets the same seed, in a file that shuffles, and, in a file that calls ``itertools.cycle``, the first
+    3 training batches after a pass over a shuffling loader with those of the pass. The linter reports
+    ``itertools.cycle`` of a shuffling loader outside of loops, an epoch loop over a shuffling loader that sets the same
+    seed in each iteration, and a function, such as one that generates images for a preview, that sets a constant global
+    seed and is called again and again during a training which draws from PyTorch's global generator: a shuffling
+    loader, ``randperm``, noise, dropout. An order that is repeated on purpose is reported too, so this is a warning.
 
 References
     torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html

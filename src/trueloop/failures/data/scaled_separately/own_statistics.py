@@ -1,4 +1,4 @@
-"""Finds held-out data that is standardised by hand with its own mean and deviation, in the source."""
+"""Finds held-out data that the source scales with its own statistics: mean and deviation, or minimum and maximum."""
 
 import ast
 from collections.abc import Iterator

@@ -90,7 +90,7 @@ def is_read_in_program(attribute: str, *, of_modules: bool) -> bool:
 
 
 def find_assignment(attribute: str, value: bool) -> SourceLocation | None:
-    """Return the only line that sets the attribute of some object to the value; None if there are several.
+    """Return the line that sets the attribute of some object to the value; None if it is not exactly one.
 
     Files that contain running functions are searched first, then the imported ones.
 
