@@ -356,7 +356,7 @@ def test_settings_that_cannot_be_run_are_refused_with_a_message(open_page: Opene
     expect(refusal).to_be_visible()
     page.get_by_label("hidden layers").fill("8, abc")
     page.get_by_label("hidden layers").blur()
-    unparsed = page.locator(".knobs .error", has_text="Numbers with commas between them")
+    unparsed = page.locator(".knobs .unparsed", has_text="Numbers with commas between them")
     expect(unparsed).to_be_visible()
     page.get_by_label("hidden layers").fill("8, 9")
     page.get_by_label("hidden layers").blur()

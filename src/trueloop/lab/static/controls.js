@@ -85,7 +85,7 @@ function control(field, label, onvalue, slider) {
   }
   if (slider && (field.kind === "int" || field.kind === "float")) return range(field, label, id, help, onvalue, slider);
   const numeric = field.kind === "int" || field.kind === "float";
-  const unparsed = h("p", { class: "error", role: "alert", hidden: true }, field.kind === "list" ? "Numbers with commas between them." : "A number.");
+  const unparsed = h("p", { class: "unparsed", role: "alert", hidden: true }, field.kind === "list" ? "Numbers with commas between them." : "A number.");
   const input = h("input", {
     id, ...helpAttributes, type: numeric ? "number" : "text", autocomplete: "off",
     ...(numeric ? { min: field.lowest, max: field.highest, step: field.kind === "int" ? 1 : "any", inputmode: "decimal" } : field.kind === "text" ? { maxlength: field.highest } : {}),
