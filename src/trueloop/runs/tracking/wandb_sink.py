@@ -163,7 +163,7 @@ def _has_end(path: Path) -> bool:
     protocol: Any = import_module("wandb.proto.wandb_internal_pb2")  # generated code, without types
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 256))
-        tail = file.read()
+        tail = file.read()[-256:]  # the file may have grown since
     for length in range(1, len(tail) - 7):
         payload = tail[-length:]
         if tail[-length - 3 : -length] == bytes([length, 0, 4]):
