@@ -98,10 +98,12 @@ def _round_plot(plot: dict[str, Any]) -> dict[str, Any]:
 
 def cards_text() -> str:
     """Return the file of the simulator's cards: for each, the curve that differs most between the two runs."""
+    from trueloop.lab.teaching.signatures import most_different
+
     cards: dict[str, Any] = {}
     for code in CARDS:
         signature = json.loads((FOLDER / f"{code}.json").read_text(encoding="utf-8"))
-        plot = max(signature["plots"], key=lambda each: each["apart"])
+        plot = most_different(signature["plots"])
         cards[code] = {
             "title": plot["title"],
             "label": CARD_LABELS[plot["name"]],

@@ -9,7 +9,7 @@ from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import integer, walk
 
 _BRANCHES: Final = ast.If | ast.For | ast.While | ast.Try | ast.Match
 MAX_DEPTH: Final = 6
@@ -142,6 +142,20 @@ def enclosing_nodes(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
     while parent is not None and not isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
         yield parent
         parent = source.parents.get(id(parent))
+
+
+def is_without_gradients(source: SourceFile, node: ast.AST) -> bool:
+    """Return True for a node under ``torch.no_grad()`` or ``inference_mode()``, as a block or decorator."""
+    blocks = [each for each in enclosing_nodes(source, node) if isinstance(each, ast.With)]
+    contexts = [item.context_expr for each in blocks for item in each.items]
+    contexts += getattr(function_of(source, node), "decorator_list", [])
+    return any("no_grad" in text or "inference_mode" in text for text in map(ast.unparse, contexts))
+
+
+def known_integer(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> int | None:
+    """Return the integer that an expression has as its value; None if it is unknown or may have several."""
+    values = {number for each in origins(source, node, depth) if (number := integer(each)) is not None}
+    return values.pop() if len(values) == 1 else None
 
 
 @lru_cache(maxsize=64)

@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.possible_values import is_without_gradients
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -59,7 +60,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if isinstance(created, ast.Call) and dotted_name(created.func).startswith("self."):
             creator, created = _return_value(source, last_name(created.func)) or (function, created)
         is_known = isinstance(created, ast.Call) and last_name(created.func) in _REPARAMETRISED
-        if not is_known or not _is_computed(creator, created) or _is_without_gradients(source, call):
+        if not is_known or not _is_computed(creator, created) or is_without_gradients(source, call):
             continue
         layer = _layer(source, function, call)
         if layer is not None:
@@ -108,17 +109,6 @@ def _values(function: Any, names: list[str]) -> Iterator[ast.expr]:
         targets = {part.id for target in each.targets for part in nodes_in(target, ast.Name)}
         if targets & set(names):
             yield each.value
-
-
-def _is_without_gradients(source: SourceFile, node: ast.AST) -> bool:
-    function = function_of(source, node)
-    decorators = [ast.unparse(each) for each in getattr(function, "decorator_list", ())]
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and parent is not function:
-        if isinstance(parent, ast.With):
-            decorators += [ast.unparse(each) for each in parent.items]
-        parent = source.parents.get(id(parent))
-    return any("no_grad" in each or "inference_mode" in each for each in decorators)
 
 
 def _layer(source: SourceFile, function: Any, call: ast.Call) -> ast.Call | None:

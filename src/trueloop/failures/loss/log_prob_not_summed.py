@@ -35,7 +35,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.possible_values import origins, unpacked_call
+from trueloop.analysis.queries.possible_values import known_integer, origins, unpacked_call
 from trueloop.analysis.queries.reductions import reduction
 from trueloop.analysis.queries.signed_terms import factors, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -240,8 +240,7 @@ def _number(source: SourceFile, node: ast.expr) -> int | None:
             first, second = _number(source, left), _number(source, right)
             return first * second if first is not None and second is not None else None
         case _:
-            values = {number for each in origins(source, node, 4) if (number := integer(each)) is not None}
-            return values.pop() if len(values) == 1 else None
+            return known_integer(source, node, 4)
 
 
 RULE: Final = Rule(required_words=("Normal(", ".log_prob(", "exp(|adv|return|alpha|ent", "torch"), find=find)

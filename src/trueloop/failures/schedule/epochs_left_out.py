@@ -37,9 +37,9 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.class_instances import enclosing_loops
-from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
+from trueloop.analysis.queries.possible_values import enclosing_nodes, known_integer, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import encloses, integer, nodes_in
+from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LENGTHS: Final = {
@@ -148,8 +148,7 @@ def _wrong_length(source: SourceFile, length: tuple[str, ast.expr], period: _Per
 
 def _number(source: SourceFile, node: ast.expr) -> int | None:
     """Return the integer that a value has; None if it is unknown or has several values."""
-    values = {number for each in origins(source, node, 4) if (number := integer(each)) is not None}
-    return values.pop() if len(values) == 1 and not nodes_in(node, ast.BinOp) else None
+    return None if nodes_in(node, ast.BinOp) else known_integer(source, node, 4)
 
 
 RULE: Final = Rule(

@@ -178,8 +178,9 @@ def _rows(inputs: Tensor) -> Tensor:
 
 def _is_other_data(training: _Table, held_out: _Table) -> bool:
     """Return True for samples that were not trained on, and that the model did not make itself."""
-    is_sampled = held_out.location is not None and is_fed_back(held_out.location.source_location)
-    return not is_sampled and not _overlap(training, held_out)
+    if _overlap(training, held_out):
+        return False
+    return held_out.location is None or not is_fed_back(held_out.location.source_location)
 
 
 def _overlap(training: _Table, held_out: _Table) -> bool:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
-from trueloop.analysis.source_file import SourceFile
+from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
 TORCH_SEEDS: Final = frozenset((
@@ -35,7 +35,7 @@ class SeededHelper(NamedTuple):
 
 def seeded_helpers(source: SourceFile) -> Iterator[SeededHelper]:
     """Yield each constant seed that a function sets which a training loop calls, and what draws the same numbers."""
-    if any(getattr(each.func, "attr", getattr(each.func, "id", "")) in _RESTORING for each in source.all_calls):
+    if any(last_name(each.func) in _RESTORING for each in source.all_calls):
         return
     reported: set[int] = set()
     for seed in source.ops(OpKind.SEED):

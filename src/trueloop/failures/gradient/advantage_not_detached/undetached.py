@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import enclosing_nodes, origins, possible_values
+from trueloop.analysis.queries.possible_values import is_without_gradients, origins, possible_values
 from trueloop.analysis.queries.signed_terms import Term, factors, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
@@ -18,7 +18,6 @@ _VALUE: Final = re.compile(
     r"(^|_)(values?|critics?|baselines?|vs?|v_?preds?|vals?|state_values?|v_s)(_|$|\d)", re.IGNORECASE
 )
 _CUTS: Final = frozenset(("detach", "item", "tolist", "numpy", "detach_", "tensor", "as_tensor", "from_numpy", "float"))
-_NO_GRAPH: Final = re.compile(r"no_grad|inference_mode")
 _ERRORS: Final = re.compile(r"mse|smooth_?l1|huber|l1_loss", re.IGNORECASE)
 _MAX_DEPTH: Final = 8
 
@@ -97,7 +96,7 @@ def _values(source: SourceFile, node: ast.AST, depth: int = _MAX_DEPTH) -> Itera
                 yield from map(id, found)
                 yield (id(function_of(source, node)), dotted_name(node))
             for each in found:
-                if not _is_without_graph(source, each):
+                if not is_without_gradients(source, each):
                     yield from _values(source, each, depth - 1)
             return
         case ast.Call(func=func) if _VALUE.search(last_name(func)) and not isinstance(func, ast.Subscript):
@@ -106,11 +105,3 @@ def _values(source: SourceFile, node: ast.AST, depth: int = _MAX_DEPTH) -> Itera
             pass
     for child in ast.iter_child_nodes(node):
         yield from _values(source, child, depth)
-
-
-def _is_without_graph(source: SourceFile, node: ast.expr) -> bool:
-    """Return True for an expression that is evaluated under ``torch.no_grad()``."""
-    around = [each for each in enclosing_nodes(source, node) if isinstance(each, ast.With)]
-    decorators = getattr(function_of(source, node), "decorator_list", [])
-    texts = [*(ast.unparse(item.context_expr) for each in around for item in each.items), *map(ast.unparse, decorators)]
-    return any(map(_NO_GRAPH.search, texts))

@@ -30,12 +30,14 @@ def steps_with_leftovers(source: SourceFile) -> Iterator[LeftBehind]:
             continue
         inside = source.ops_in_loop(loops[-1], root=step.entry_point)
         backward = _backward_of(source, inside, step)
+        if backward is None:
+            continue
         others = [each for each in inside if each.kind is OpKind.STEP and _is_known(each.subject)]
-        for other in others if backward is not None else ():
+        for other in others:
             is_other = not other.subject.may_alias(step.subject) and not other.subject.covers(step.subject)
             if is_other and not step.subject.covers(other.subject) and id(other.node) not in reported:
-                own = _own_step_after(source, inside, backward, step, other) if backward is not None else None
-                if own is not None and backward is not None:
+                own = _own_step_after(source, inside, backward, step, other)
+                if own is not None:
                     reported.add(id(other.node))
                     yield LeftBehind(own, backward)
 

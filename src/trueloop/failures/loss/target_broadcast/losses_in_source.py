@@ -81,7 +81,7 @@ def _pair(source: SourceFile, shapes: Shapes, node: ast.expr, left: ast.expr, ri
     if set(found) != {COLUMN, ROW}:
         return None
     column, row = (left, right) if found[0] == COLUMN else (right, left)
-    if _is_on_purpose(source, column) or not _names(source, column).isdisjoint(_names(source, row, depth=2)):
+    if _is_on_purpose(source, column) or _is_made_of(source, row, column):
         return None
     return _Pair(node, column, row)
 
@@ -109,11 +109,10 @@ def _is_on_purpose(source: SourceFile, node: ast.expr) -> bool:
     return False
 
 
-def _names(source: SourceFile, node: ast.expr, depth: int = 1) -> set[str]:
-    """Return the variables of an expression, which are one variable if a column was made of the row itself."""
-    if depth == 1:
-        return {each.id for each in [node] if isinstance(each, ast.Name)}
-    return {each.id for value in origins(source, node, 1) for each in nodes_in(value, ast.Name)}
+def _is_made_of(source: SourceFile, row: ast.expr, column: ast.expr) -> bool:
+    """Return True if a row is computed from the variable that is the column."""
+    made_of = {each.id for value in origins(source, row, 1) for each in nodes_in(value, ast.Name)}
+    return isinstance(column, ast.Name) and column.id in made_of
 
 
 def _is_in_total(source: SourceFile, node: ast.expr, depth: int = 3) -> bool:

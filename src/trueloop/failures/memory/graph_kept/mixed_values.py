@@ -18,9 +18,7 @@ def keeps_old_value(source: SourceFile, store: Op) -> bool:
     if value is None:
         return False
     own = {ast.unparse(target), *_aliases(store.function, ast.unparse(target))}
-    return any(
-        _is_own(each, target, own) and _reaches(source, each, value) for each in nodes_in(value, ast.expr) if value
-    )
+    return any(_is_own(each, target, own) and _reaches(source, each, value) for each in nodes_in(value, ast.expr))
 
 
 def _assigned_value(statement: Any, target: ast.AST) -> ast.expr | None:

@@ -7,6 +7,7 @@ from trueloop.analysis.loop_invariance import assigned_names
 from trueloop.analysis.operations import Loop, Op
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import nodes_in
@@ -54,7 +55,7 @@ def registers_on_same_module(source: SourceFile, registration: Op, loop: Loop) -
             return False
         expression = _argument(root, function, outer_call)
         if expression is None:
-            return root not in _stored(function) and root not in changing  # a variable of the module
+            return root not in stored_names(function) and root not in changing  # a variable of the module
         if is_inside(outer_call, loop.node):
             break
     root = _root(expression, function_of(source, loop.node))
@@ -96,7 +97,3 @@ def _argument(root: str, function: Any, call: ast.Call) -> ast.expr | None:
     named = [each.value for each in call.keywords if each.arg == root]
     given = [*named, *call.args[position : position + 1]]
     return given[0] if given and not isinstance(given[0], ast.Starred) else call
-
-
-def _stored(function: ast.AST) -> set[str]:
-    return {each.id for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store)}
