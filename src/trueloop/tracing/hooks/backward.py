@@ -50,8 +50,11 @@ class _Running(NamedTuple):
     """GradScaler's factor in the gradients; 0 = the factor was not read, None = the loss is not scaled."""
     started: BackwardStarted
     parameters: Mapping[Ref, Tensor]
-    gradients: Sequence[tuple[int, Version] | None]
-    """Identity and version of the gradient of each of the parameters."""
+    gradients: Sequence[tuple[Tensor, Version] | None]
+    """The gradient of each of the parameters, and its version.
+
+    They stay in memory until the backward pass ends. With ``create_graph=True`` it replaces them by new tensors, and a
+    new one could otherwise have the address of the old one."""
     graph_order: int | None
     start_s: float
 
@@ -193,7 +196,7 @@ class Backward:
             for call in program.on_backward_start:
                 call(roots)
         value = None if value is None else value / (scale or 1.0)
-        gradients = [None if (grad := each.grad) is None else _identity(grad) for each in parameters.values()]
+        gradients = [None if (grad := each.grad) is None else (grad, version_of(grad)) for each in parameters.values()]
         return _Running(probe, value, scale, started, parameters, gradients, sequence_number(node), perf_counter())
 
     def _on_end(self, running: _Running) -> None:
@@ -291,12 +294,8 @@ class Backward:
         return float(scaler.get_scale()) if root.device.type == "cpu" else 0.0
 
 
-def _identity(gradient: Tensor) -> tuple[int, Version]:
-    return id(gradient), version_of(gradient)
-
-
-def _has_changed(gradient: Tensor | None, before: tuple[int, Version]) -> bool:
-    return gradient is None or _identity(gradient) != before
+def _has_changed(gradient: Tensor | None, before: tuple[Tensor, Version]) -> bool:
+    return gradient is None or gradient is not before[0] or version_of(gradient) != before[1]
 
 
 def check_signature(backward: Callable[..., Any]) -> None:
