@@ -53,6 +53,16 @@ def effects(found: Diagnosis) -> dict[str, Effect]:
     return {each.trial.change.key: each.effect for each in found.outcomes}
 
 
+def test_a_change_that_raises_the_loss_or_makes_it_diverge_comes_last():
+    found = concluded(trial("", 1.0), trial("a", math.nan), trial("b", 2.0), trial("c", 1.2), trial("d", 0.1))
+    assert list(effects(found).items()) == [
+        ("d", Effect.HELPS),
+        ("c", Effect.NONE),
+        ("b", Effect.RAISES),
+        ("a", Effect.DIVERGES),
+    ]
+
+
 def test_a_change_helps_only_under_both_seeds():
     found = concluded(trial("", 1.0, 1.0), trial("a", 0.1, 0.1), trial("b", 0.1, 1.0))
     assert effects(found) == {"a": Effect.HELPS, "b": Effect.NONE}

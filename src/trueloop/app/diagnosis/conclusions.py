@@ -23,6 +23,7 @@ NOISE: Final = 3.0  # standard errors
 SAME_LOSS: Final = 0.1  # of the values of the main loss, from which another loss counts
 GAME_SHARE: Final = 0.3  # of the values of the main loss, from which the loss of another line counts
 WORSE: Final = 1.25  # times another loss without the change
+RAISES: Final = 1.5  # times the loss without the change
 AS_GOOD: Final = 0.8  # of the best gain, from which a change that is a likelier cause comes first
 MAX_CHECKED: Final = 3  # changes that help, whose gain is compared with that for random labels
 LAST_SHARE: Final = 1 / 3
@@ -36,6 +37,8 @@ class Effect(StrEnum):
     PARTLY = "lowers the loss, but not below that of a constant answer"
     MEMORISES = "memorises: random labels are learned as well"
     NONE = "no clear effect"
+    RAISES = "raises the loss"
+    DIVERGES = "makes the loss diverge"
 
 
 class Outcome(NamedTuple):
@@ -150,12 +153,20 @@ def _outcome(baseline: Trial, change: Trial, learning: LearningSummary | None) -
     after = [math.inf if same is None else _last(same) for _, same in pairs]
     if not pairs:
         return Outcome(change, Effect.NONE, math.nan, math.nan)
-    effect = Effect.NONE
+    effect = _harm(before, after)
     if _is_lower(pairs, before, after, learning) and not _is_other_worse(baseline, change):
         constants = [main.constant for main, _ in pairs if main.constant is not None]
         fits = not constants or max(after) < BELOW_CONSTANT * min(constants)
         effect = Effect.HELPS if fits else Effect.PARTLY
     return Outcome(change, effect, fmean(before), fmean(after))
+
+
+def _harm(before: Sequence[float], after: Sequence[float]) -> Effect:
+    """Return the harm that a change does under every seed."""
+    most = max(before) if all(map(math.isfinite, before)) else math.inf
+    if math.isfinite(most) and not any(map(math.isfinite, after)):
+        return Effect.DIVERGES
+    return Effect.RAISES if all(0 < RAISES * most < value for value in after) else Effect.NONE
 
 
 def _is_lower(

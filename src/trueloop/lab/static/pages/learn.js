@@ -9,7 +9,8 @@ import { lossPlot } from "./learn/curve.js";
 export const title = "It does not learn";
 export const lead = "No error, and a loss no better than always giving the same answer. Which change helps?";
 
-const FAMILY = "learning", FIRST = "LRN004", MOVE_MS = 350, WORSE = 1.5; // FIRST: its loss is flat at once
+const FAMILY = "learning", FIRST = "LRN004", MOVE_MS = 350; // FIRST: its loss is flat at once
+/** @type {Record<string, string>} */ const SYMBOLS = { helps: "✓ ", raises: "✗ ", diverges: "✗ " };
 
 /** @param {HTMLElement} root @param {import("../app.js").Page} page */
 export async function mount(root, { params, setParams, announce }) {
@@ -123,18 +124,12 @@ export async function mount(root, { params, setParams, announce }) {
     return h("li", { class: `panel learn-tile of-${effect}`, dataset: { key: name } },
       h("h3", {}, h("span", { class: "rank" }, rank + 1), title),
       lossPlot({ curves: [{ curve: curves.get(""), kind: "before" }, { curve: curves.get(name), kind: "after" }], level: run?.constant ?? null, label: says }),
-      h("p", {}, h("b", { class: "verdict" }, verdict(effect, words, before, after)), h("span", { class: "mono" }, ` ${number(before)} → ${number(after)}`)),
+      h("p", {}, h("b", { class: "verdict" }, SYMBOLS[effect] ?? "", words), h("span", { class: "mono" }, ` ${number(before)} → ${number(after)}`)),
       effect === "helps" && h("p", { class: "change" }, line && [h("code", { class: "learn-place", title: source }, line), " "], change));
   }
 
   open(code);
   return () => live?.close();
-}
-
-/** @param {string} effect @param {string} words @param {number | null} before @param {number | null} after mean losses; null: not finite */
-function verdict(effect, words, before, after) {
-  if (effect !== "none") return effect === "helps" ? "✓ helps" : words;
-  return after === null ? "✗ diverges" : before !== null && after > WORSE * before ? "✗ worse" : words;
 }
 
 /** @param {string} text */
