@@ -69,6 +69,21 @@ fit(Net())
 }
 
 CORRECT = {
+    "weights collected for the optimizer, in a loop that also initialises them": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6)]
+        self.weights = []
+        for layer in self.layers:
+            nn.init.zeros_(layer.bias)
+            self.weights.extend(layer.parameters())
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.layers[0](x))
+net = Net()
+fit(net, extra=net.weights)
+""",
     "a ModuleList": """
 class Net(nn.Module):
     def __init__(self):
@@ -192,6 +207,33 @@ class Net(nn.Module):
 """
 
 LINT_BROKEN = {
+    "initial weights of a dictionary": """
+class Net(nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        self.parts = {}  # <- MDL001
+        for name in names:
+            self.parts[name] = nn.Linear(6, 6)
+            nn.init.zeros_(self.parts[name].bias)
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(sum(self.parts[name](x) for name in self.parts))
+fit(Net(["a", "b"]))
+""",
+    "initial weights in a loop of their own": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6) for _ in range(3)]  # <- MDL001
+        for layer in self.layers:
+            nn.init.xavier_uniform_(layer.weight)
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+fit(Net())
+""",
     "heads for several tasks, in a dictionary": """
 class MultiTask(nn.Module):
     def __init__(self, tasks: list[str], width: int = 64) -> None:

@@ -149,7 +149,7 @@ def _only_called(source: SourceFile, name: str, module_class: ast.ClassDef, used
     ):
         return False
     callers = [each.function for each in used if each.function is not None]
-    harmless = set(map(id, _filled_or_counted(source)))
+    harmless = set(map(id, (*_filled_or_counted(source), *_initialised(source))))
     return all(
         is_inside(each, module_class)
         and (
@@ -175,6 +175,27 @@ def _filled_or_counted(source: SourceFile) -> Iterator[ast.expr]:
     for each in source.nodes_of(ast.Subscript):
         if isinstance(each.ctx, ast.Store):
             yield each.value
+
+
+def _initialised(source: SourceFile) -> Iterator[ast.expr]:
+    """Yield the containers with layers whose initial weights are chosen: ``init.zeros_(x[key].bias)``."""
+    loops = [each for each in source.nodes_of(ast.For) if isinstance(each.target, ast.Name)]
+    for call in source.all_calls:
+        name = dotted_name(call.func)
+        if not (name.endswith("_") and "init." in name):
+            continue
+        for part in (part for argument in call.args[:1] for part in ast.walk(argument)):
+            match part:
+                case ast.Subscript(value=container):
+                    yield container
+                case ast.Name(id=variable):
+                    yield from (
+                        loop.iter
+                        for loop in loops
+                        if getattr(loop.target, "id", "") == variable and is_inside(call, loop) and len(loop.body) == 1
+                    )
+                case _:
+                    pass
 
 
 def _precedes_backward(source: SourceFile, call: Op) -> bool:

@@ -212,7 +212,8 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
     if not values:
         return None
     beyond_edge = int(EDGE * len(values))
-    low, high = values[beyond_edge], values[-1 - beyond_edge]
+    ends = [finite[-1] for band in bands.values() if (finite := [each for each in band.middle if each is not None])]
+    low, high = min(values[beyond_edge], *ends), max(values[-1 - beyond_edge], *ends)  # the words give the ends
     last = max(max(band.updates, default=0) for band in bands.values())
     log = name in MAY_BE_LOGARITHMIC and suits_log_scale(low, high)
 

@@ -125,7 +125,7 @@ class View {
     this.divergence = h("p", { class: "parted", hidden: true });
     this.memory = h("p", { class: "muted" });
     const { loss, ...otherCharts } = this.curves.containers;
-    this.tabs = tabs({ label: "Details of the run", onshow: (key) => { if (key === "weights") this.weights.showTable(); if (key === "code") this.code.draw(); this.paint(); }, tabs: [
+    this.tabs = tabs({ label: "Details of the run", onshow: (key) => { if (key === "weights") this.weights.showTable(); if (key === "code") this.code.shown(); this.paint(); }, tabs: [
       { key: "finding", title: "Finding", panel: this.findings.element },
       { key: "code", title: "Code", panel: this.code.element },
       { key: "gradients", title: "Gradients", panel: h("div", { class: "sim-more" }, this.moreNumbers.element, h("div", { class: "tiles" }, Object.values(otherCharts)), this.memory) },

@@ -47,6 +47,7 @@ export function scenarios({ announce, onopen }) {
             h("ul", {}, message.runs.map((/** @type {any} */ each) => h("li", {}, `${each.label}: learning ${each.learning}`))));
           announce(`${scenario.title}: ${message.holds ? "it holds" : "it does not hold"}. Measured: ${message.measured}`);
           drawCurves(scenario.name, message.runs, chartContainer);
+          for (const part of [chartContainer, verdict]) part.scrollIntoView({ block: "nearest" });
         }
       },
       onstate(state, reason) {

@@ -13,6 +13,7 @@ export function script({ onopen }) {
   panel.element.insertBefore(lines, panel.element.querySelector(".code-body"));
 
   /** @type {{message: any, hit: number | null} | null} */ let undrawn = null;
+  /** @type {number | null} */ let unseenLine = null; // scrolled to when the panel becomes visible
 
   /** Open the panel at a line. @param {number} line */
   function toLine(line) {
@@ -27,7 +28,14 @@ export function script({ onopen }) {
     /** Draw the script, or draw it later if the panel is hidden. @param {{script: any[], broken: {line: number, kind: string, before: string, after: string}[]}} message @param {number | null} hit the line of the first finding @param {boolean} isVisible */
     show(message, hit, isVisible) {
       undrawn = { message, hit };
+      unseenLine = hit ?? message.broken[0]?.line ?? null;
       if (isVisible) this.draw();
+    },
+    /** Call this when the panel becomes visible. */
+    shown() {
+      this.draw();
+      if (unseenLine !== null) panel.element.querySelector(`[data-line="${unseenLine}"]`)?.scrollIntoView({ block: "center" });
+      unseenLine = null;
     },
     draw() {
       if (!undrawn) return;
