@@ -406,6 +406,21 @@ MISSED_BY_LINT = {
 }
 
 LINT_BROKEN = {
+    "a mode that is read after eval() is restored": """
+def score(net):
+    net.eval()
+    was_training = net.training
+    with torch.no_grad():
+        total = sum(nn.functional.mse_loss(net(a), b).item() for a, b in held_out)
+    net.train(was_training)
+    return total
+for _ in range(4):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()  # <- EVL002
+    print(score(model))
+""",
     "every few epochs, in functions with annotations": """
 def train_epoch(net: nn.Module, loader: DataLoader, opt: torch.optim.Optimizer) -> None:
     for inputs, targets in loader:
@@ -492,6 +507,37 @@ def fit(net: nn.Module, loader, val, epochs):
 }
 
 LINT_CORRECT = {
+    "a mode that is read before eval() is restored": """
+def score(net):
+    was_training = net.training
+    net.eval()
+    with torch.no_grad():
+        total = sum(nn.functional.mse_loss(net(a), b).item() for a, b in held_out)
+    net.train(was_training)
+    return total
+for _ in range(4):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    print(score(model))
+""",
+    "the same, and the mode is read again after eval()": """
+def score(net):
+    was_training = net.training
+    net.eval()
+    print("training:", net.training)
+    with torch.no_grad():
+        total = sum(nn.functional.mse_loss(net(a), b).item() for a, b in held_out)
+    net.train(was_training)
+    return total
+for _ in range(4):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    print(score(model))
+""",
     "a teacher that the same function has trained before": """
 def fit(net, objective):
     adam = torch.optim.Adam(net.parameters())

@@ -669,3 +669,127 @@ def test_lint_reports_a_warm_up_in_every_epoch(lint_reports, script):
 @pytest.mark.parametrize("script", WARM_UPS_FINE.values(), ids=WARM_UPS_FINE)
 def test_lint_accepts_a_single_warm_up(lint_is_clean, script):
     lint_is_clean(WARM_UP_HEAD + script, "SCH007")
+
+
+TOTALS = {
+    "a LambdaLR over total_steps": """
+total_steps = 4 * 10
+epochs = 4
+total_steps = epochs * len(loader)
+def factor(step):
+    return max(0.0, 1 - step / total_steps)
+scheduler = lr_scheduler.LambdaLR(optimizer, factor)
+for _ in range(epochs):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()  # <- SCH007
+""",
+    "a property of a configuration": """
+class Config:
+    epochs, rows, batch_size = 4, 96, 16
+    @property
+    def max_steps(self):
+        return self.epochs * (self.rows // self.batch_size)
+config = Config()
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / config.max_steps)))
+for _ in range(config.epochs):
+    for rows in torch.randperm(96).split(16):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    scheduler.step()  # <- SCH007
+""",
+    "batches by hand": """
+EPOCHS, BATCH = 4, 16
+steps_per_epoch = 96 // BATCH
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS * steps_per_epoch)
+for epoch in range(EPOCHS):
+    for start in range(0, 96, BATCH):
+        rows = slice(start, start + BATCH)
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    scheduler.step()  # <- SCH007
+""",
+    "a class with the settings as attributes": """
+class Schedule:
+    def __init__(self, warmup, total_steps):
+        self.warmup, self.total_steps = warmup, total_steps
+    def __call__(self, step):
+        return min((step + 1) / self.warmup, (self.total_steps - step) / self.total_steps)
+num_epochs = 4
+scheduler = lr_scheduler.LambdaLR(optimizer, Schedule(warmup=4, total_steps=num_epochs * len(loader)))
+for _ in range(num_epochs):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()  # <- SCH007
+""",
+}
+
+TOTALS_FINE = {
+    "stepped per batch": """
+epochs = 4
+total_steps = epochs * len(loader)
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total_steps))
+for _ in range(epochs):
+    for a, b in loader:
+        update(a, b)
+        scheduler.step()
+""",
+    "the function converts epochs into steps": """
+epochs = 4
+total_steps = epochs * len(loader)
+def factor(epoch):
+    return max(0.0, 1 - epoch * len(loader) / total_steps)
+scheduler = lr_scheduler.LambdaLR(optimizer, factor)
+for _ in range(epochs):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+    "a name that counts epochs": """
+epochs = 4
+total_steps = epochs
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.1, 1 - step / total_steps))
+for _ in range(epochs):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+    "a length in epochs beside a number of updates": """
+epochs = 4
+total_steps = epochs * len(loader)
+print(total_steps)
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+for _ in range(epochs):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+    "one update per epoch, from accumulated gradients": """
+epochs = 40
+total_steps = epochs * 1
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total_steps))
+for _ in range(epochs):
+    optimizer.zero_grad()
+    for a, b in loader:
+        (F.mse_loss(model(a), b) / len(loader)).backward()
+    optimizer.step()
+    scheduler.step()
+""",
+    "rollouts, with several passes over each": """
+iterations, passes = 40, 3
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / iterations)
+for _ in range(iterations):
+    for _ in range(passes):
+        for a, b in loader:
+            update(a, b)
+    scheduler.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_lint_reports_totals_stepped_per_epoch(lint_reports, name):
+    lint_reports(HEAD + TOTALS[name])
+
+
+@pytest.mark.parametrize("name", TOTALS_FINE)
+def test_lint_accepts_lengths_in_the_unit_of_their_steps(lint_is_clean, name):
+    lint_is_clean(HEAD + TOTALS_FINE[name])

@@ -45,10 +45,21 @@ def restores_mode(mode: Op) -> bool:
     return mode.value is None and given is not None and getattr(given.node, "attr", "") == "training"
 
 
+def _was_read_after(mode: Op, restored: Op) -> bool:
+    """Return True if the mode that an operation restores was read after another operation had changed it.
+
+    ``model.eval(); was_training = model.training; ...; model.train(was_training)`` restores eval mode.
+    """
+    given = restored.arguments.get("mode") or restored.arguments.get("0")
+    read: Any = None if given is None else given.node
+    return mode.function is not None and encloses(mode.function, read) and mode.node.lineno < read.lineno
+
+
 def is_undone(mode: Op, operations: Iterable[Op]) -> bool:
     """Return True if a later operation of the same function call restores the mode that an operation changes."""
     return any(
         restores_mode(each)
+        and not _was_read_after(mode, each)
         and each.index > mode.index
         and each.calls == mode.calls
         and each.subject.may_alias(mode.subject)

@@ -1,10 +1,14 @@
 """Finds out whether a number counts micro-batches or optimizer updates."""
 
 import ast
+import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import nodes_in
 
 LENGTH_ARGUMENTS: Final = {
     "CosineAnnealingLR": ("1", "T_max"),
@@ -19,6 +23,11 @@ LENGTH_ARGUMENTS: Final = {
 }
 """Class or function name of a schedule -> positions and names of the arguments with the steps of it, or of a cycle."""
 MAX_DEPTH: Final = 12  # levels of nested terms
+_UPDATES: Final = re.compile(
+    r"(^|_)(total|num|max|n|all|t)_?(train(ing)?_|opt(im)?_)?(steps|iters|iterations|updates)$"
+)
+"""Names for the number of updates of a whole run."""
+_PER_EPOCH: Final = re.compile(r"len\(|//|steps|iter|batches|updates|per_epoch")
 ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
 
@@ -39,6 +48,41 @@ def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
         for inner in each.sources if each.kind is ValueKind.SEQUENCE else ():
             found += schedule_lengths(inner) if inner.kind is ValueKind.SCHEDULER and inner is not scheduler else ()
     return found
+
+
+def counts_updates(source: SourceFile, expressions: Iterable[ast.AST]) -> bool:
+    """Return True if expressions use the number of updates of the run: ``epochs * len(loader)``, or a name of it."""
+    names: set[str] = set()
+    for expression in expressions:
+        if any(map(_is_total, nodes_in(expression, ast.BinOp))):
+            return True
+        names |= {last_name(each) for each in nodes_in(expression, ast.Name, ast.Attribute)}
+    return any(
+        any(map(_is_total, nodes_in(value, ast.BinOp)))
+        for name in names
+        if _UPDATES.search(name)
+        for value in _definitions_of(source, name)
+    )
+
+
+def _is_total(product: ast.BinOp) -> bool:
+    """Return True for ``epochs * steps_per_epoch``."""
+    sides = [ast.unparse(each).lower() for each in (product.left, product.right)]
+    return isinstance(product.op, ast.Mult) and any(
+        "epoch" in one.replace("per_epoch", "") and _PER_EPOCH.search(other) for one, other in (sides, sides[::-1])
+    )
+
+
+def _definitions_of(source: SourceFile, name: str) -> Iterator[ast.expr]:
+    """Yield what variables, attributes and properties of a name have as values, and what is passed under this name."""
+    for each in source.nodes_of(ast.Assign):
+        if name in map(last_name, each.targets):
+            yield each.value
+    for call in source.all_calls:
+        yield from (word.value for word in call.keywords if word.arg == name)
+    for each in source.nodes_of(ast.FunctionDef):
+        if each.name == name:
+            yield from (returned.value for returned in nodes_in(each, ast.Return) if returned.value is not None)
 
 
 def unit_exponent(number: AbstractValue, unit: AbstractValue, depth: int = 0) -> int | None:

@@ -34,8 +34,9 @@ How it is detected
     was stepped once per update, reached less than half of the highest rate within the first 15 % of at least 60
     updates, and has not changed since.
 
-    The linter reports a scheduler whose length has ``len(loader)`` as a factor and that is stepped outside the loop
-    over this loader, and the Noam schedule of "Attention is all you need",
+    The linter reports a scheduler whose length has ``len(loader)`` as a factor, or the length of a ``LambdaLR`` that
+    its function uses, such as ``total_steps = epochs * steps_per_epoch``, and that is stepped outside the loop with
+    the updates, and the Noam schedule of "Attention is all you need",
     ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also reports a
     rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch.
 
@@ -63,7 +64,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.queries.class_instances import called_function, enclosing_loops
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
-from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
+from trueloop.analysis.queries.step_units import counts_updates, schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
@@ -226,8 +227,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         steps = _updates_in_loop(source, advance)
         loaders = [_inner_loader(each, advance.loops[-1]) for each in steps]
-        is_noam = _is_noam(source, scheduler) and all(len(each.loops) > len(advance.loops) for each in steps)
-        if steps and (is_noam or all(_has_loader_length(scheduler, each) for each in loaders)):
+        is_inner = all(len(each.loops) > len(advance.loops) for each in steps)
+        is_noam = is_inner and _is_noam(source, scheduler)
+        if steps and (
+            is_noam
+            or all(_has_loader_length(scheduler, each) for each in loaders)
+            or (is_inner and counts_updates(source, _lengths_in_source(source, scheduler)))
+        ):
             yield Hit(
                 message=f"`{source.text.segment(advance.node)}` runs once per epoch, but the "
                 f"{'warm-up of the Noam schedule' if is_noam else 'length of the schedule'} is counted in "
@@ -238,16 +244,35 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def _lengths_in_source(source: SourceFile, scheduler: AbstractValue) -> list[ast.AST]:
+    """Return the expressions of a schedule's lengths, and the function of a LambdaLR."""
+    lengths = [each.node for each in schedule_lengths(scheduler) if isinstance(each.node, ast.expr)]
+    return [*lengths, *(each for each in _lambda_parts(source, scheduler) if not _converts_epochs(each))]
+
+
+def _converts_epochs(function: Any) -> bool:
+    """Return True for a function that multiplies its argument, as in ``epoch * steps_per_epoch``."""
+    names = {each.arg for part in nodes_in(function, ast.arguments) for each in part.args}
+    products = (each for each in nodes_in(function, ast.BinOp) if isinstance(each.op, ast.Mult))
+    return any(getattr(side, "id", "") in names for each in products for side in (each.left, each.right))
+
+
+def _lambda_parts(source: SourceFile, scheduler: AbstractValue) -> list[ast.AST]:
+    """Return the function that a LambdaLR gets, and the functions and classes that it names; [] for others."""
+    function = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
+    if scheduler.name.rpartition(".")[2] != "LambdaLR" or function is None:
+        return []
+    if isinstance(function.node, ast.FunctionDef):
+        return [function.node]
+    names = {last_name(each) for each in nodes_in(function.node, ast.Name, ast.Attribute)}
+    return [function.node, *(e for e in source.nodes_of(ast.FunctionDef, ast.ClassDef) if e.name in names)]
+
+
 def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
     """Return True for a LambdaLR whose function, or class, multiplies the step by ``warmup ** -1.5``."""
-    function = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
-    if scheduler.name.rpartition(".")[2] != "LambdaLR" or function is None or not isinstance(function.node, ast.expr):
-        return False
-    names = {last_name(each) for each in nodes_in(function.node, ast.Name, ast.Attribute)}
-    defined = [e for e in source.nodes_of(ast.FunctionDef, ast.ClassDef) if e.name in names]
     return any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and ast.unparse(each.right) == "-1.5"
-        for part in (function.node, *defined)
+        for part in _lambda_parts(source, scheduler)
         for each in walk(part)
     )
 
