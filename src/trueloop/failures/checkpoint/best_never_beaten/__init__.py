@@ -55,8 +55,8 @@ from trueloop.analysis.queries.best_values import (
     stores,
 )
 from trueloop.analysis.queries.metric_names import better_direction, metric_name
-from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import Edit, Fix, encloses
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
 from trueloop.failures.checkpoint.best_never_beaten.kept_direction import find_kept_worst
 from trueloop.failures.checkpoint.best_never_beaten.other_value_kept import find_other_value, find_updated_before
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -90,7 +90,7 @@ def _never_updated(source: SourceFile, check: BestCheck, initial: list[Any]) -> 
     loop, function = _innermost(source, check.node, LOOPS), _innermost(source, check.node, FUNCTIONS)
     is_repeated = loop is not None and not any(encloses(loop, target) for target, _ in initial)
     is_called_again = function is not None and not any(encloses(function, target) for target, _ in initial)
-    if not is_repeated and not is_called_again:
+    if (not is_repeated and not is_called_again) or _is_set_by_name(source, check.best):
         return
     best, value = ast.unparse(check.best), ast.unparse(check.value)
     is_number = isinstance(check.value, ast.Name | ast.Attribute | ast.Subscript)
@@ -102,6 +102,22 @@ def _never_updated(source: SourceFile, check: BestCheck, initial: list[Any]) -> 
         related=((initial[0][0], "the initial value"),),
         fix=Fix((edit,), safe=False, description="Store the new best value") if edit else None,
     )
+
+
+def _is_set_by_name(source: SourceFile, best: ast.expr) -> bool:
+    """Return True if a call may set a best value: ``setattr(self, "best", loss)`` or ``state.update(best=loss)``."""
+    name = getattr(best.slice, "value", None) if isinstance(best, ast.Subscript) else last_name(best)
+    for call in source.all_calls:
+        called = last_name(call.func)
+        if called in ("setattr", "__setattr__"):
+            names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+            if name in names or not any(isinstance(each, str) for each in names):
+                return True
+        elif called in ("update", "replace", "_replace"):
+            keys = [each.value for each in nodes_in(call, ast.Constant)]
+            if name in keys or name in [word.arg for word in call.keywords]:
+                return True
+    return False
 
 
 def _reset_or_never_beaten(source: SourceFile, check: BestCheck, initial: list[Any]) -> Iterator[Hit]:
