@@ -1312,3 +1312,155 @@ def test_lint_reports_a_train_method_that_ignores_its_mode(lint_reports, body):
 @pytest.mark.parametrize("body", MODE_PASSED_ON)
 def test_lint_accepts_a_train_method_that_uses_its_mode_or_freezes_the_model(lint_is_clean, body):
     lint_is_clean(MODE_IGNORED.replace("{body}", body))
+
+
+WITH_GRADIENTS = {
+    "a function without no_grad()": """
+def evaluate(net, loader):
+    total = 0.0
+    for a, b in loader:
+        out = net(a)  # <- EVL001
+        total += nn.functional.mse_loss(out, b).item() * len(b)
+    return total / len(loader.dataset)
+for _ in range(3):
+    model.train()
+    epoch()
+    print(evaluate(model, held_out))
+""",
+    "one function for both, with the optimizer as an argument": """
+def run_epoch(net, loader, opt=None):
+    total = 0.0
+    for a, b in loader:
+        loss = nn.functional.mse_loss(net(a), b)  # <- EVL001
+        if opt is not None:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        total += loss.item() * len(b)
+    return total / len(loader.dataset)
+for _ in range(3):
+    model.train()
+    print(run_epoch(model, train, optimizer), run_epoch(model, held_out))
+""",
+    "the same under no_grad()": """
+def run_epoch(net, loader, opt=None):
+    total = 0.0
+    for a, b in loader:
+        loss = nn.functional.mse_loss(net(a), b)  # <- EVL001
+        if opt is None:
+            total += loss.item() * len(b)
+            continue
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return total / len(loader.dataset)
+for _ in range(3):
+    model.train()
+    run_epoch(model, train, optimizer)
+    with torch.no_grad():
+        print(run_epoch(model, held_out))
+""",
+    "in the loop over epochs": """
+for _ in range(3):
+    model.train()
+    epoch()
+    errors = []
+    for a, b in held_out:
+        errors.append((model(a) - b).abs().mean().item())  # <- EVL001
+    print(sum(errors) / len(errors))
+""",
+    "a trainer": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.opt = torch.optim.Adam(self.net.parameters())
+    def step(self, a, b, training=True):
+        loss = nn.functional.mse_loss(self.net(a), b)  # <- EVL001
+        if training:
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+        return loss.item()
+    def fit(self):
+        self.net.train()
+        for _ in range(3):
+            for a, b in train:
+                self.step(a, b)
+            print(sum(self.step(a, b, training=False) for a, b in held_out))
+Trainer(model).fit()
+""",
+}
+
+WITH_GRADIENTS_FINE = {
+    "one function that switches the mode": """
+def run_epoch(net, loader, opt=None):
+    net.train(opt is not None)
+    total = 0.0
+    for a, b in loader:
+        loss = nn.functional.mse_loss(net(a), b)
+        if opt is not None:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        total += loss.item() * len(b)
+    return total / len(loader.dataset)
+for _ in range(3):
+    print(run_epoch(model, train, optimizer), run_epoch(model, held_out))
+""",
+    "a scaler of the program that takes the step": """
+from scaling import take_step
+for _ in range(3):
+    model.train()
+    epoch()
+    for a, b in held_out:
+        loss = nn.functional.mse_loss(model(a), b)
+        take_step(loss, optimizer)
+""",
+    "two loaders, one for each loss": """
+for _ in range(3):
+    model.train()
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    for a, _ in held_out:
+        loss = (model(a) - model(a + 0.1 * torch.randn_like(a))).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "gradients of the inputs": """
+for _ in range(3):
+    model.train()
+    epoch()
+    for a, b in held_out:
+        a = a.clone().requires_grad_(True)
+        loss = nn.functional.mse_loss(model(a), b)
+        print(torch.autograd.grad(loss, a)[0].abs().mean())
+""",
+    "statistics are estimated again": """
+for _ in range(3):
+    normal.train()
+    epoch(normal, torch.optim.SGD(normal.parameters(), lr=0.01))
+    for a, _ in held_out:
+        normal(a)
+""",
+    "a second model, in eval mode": """
+mean = copy.deepcopy(model).eval()
+for _ in range(3):
+    model.train()
+    epoch()
+    mean.load_state_dict(model.state_dict())
+    print(sum(nn.functional.mse_loss(mean(a), b).item() for a, b in held_out))
+""",
+}
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_lint_reports_evaluations_with_gradients(lint_reports, name):
+    lint_reports(HEAD + WITH_GRADIENTS[name])
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS_FINE)
+def test_lint_accepts_other_passes_with_gradients(lint_is_clean, name):
+    lint_is_clean(HEAD + WITH_GRADIENTS_FINE[name])

@@ -50,6 +50,10 @@ METADATA_ATTRIBUTES: Final = frozenset(
 """Attributes of a tensor that are not tensors."""
 
 
+def _is_none(node: Any) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 class Evaluator:
     """Evaluates expressions for an `Interpreter`."""
 
@@ -370,18 +374,20 @@ class Evaluator:
             return bool(test.value)
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
             return self.interpreter.scope.module_scope is self.interpreter.module_scope  # which is run as a program
+        if isinstance(test, ast.Compare) and _is_none(test.comparators[0]):
+            found = self._constant_of(test.left)
+            is_none = found is not None and _is_none(found.node) and len(test.ops) == 1
+            return isinstance(test.ops[0], ast.Is | ast.Eq) if is_none else None
         if isinstance(test, ast.Compare):
             return self._compare_to_constant(test)
-        if isinstance(test, ast.Name):
-            found = self.interpreter.scope.get(test.id)
-            if (
-                found is not None
-                and found.kind is ValueKind.CONSTANT
-                and not found.union
-                and self.interpreter.recording.calls
-            ):
-                return bool(found.value)
-        return None
+        found = self._constant_of(test)
+        return None if found is None else bool(found.value)
+
+    def _constant_of(self, node: ast.expr) -> AbstractValue | None:
+        """Return the constant that a variable has in the running call; None if it may have another value."""
+        found = self.interpreter.scope.get(node.id) if isinstance(node, ast.Name) else None
+        is_known = found is not None and found.kind is ValueKind.CONSTANT and not found.union
+        return found if is_known and self.interpreter.recording.calls else None
 
     def _compare_to_constant(self, test: ast.Compare) -> bool | None:
         """Return the truth of ``task == "depth"`` if the running call passes ``task`` as a constant; else None."""

@@ -267,7 +267,10 @@ class Interpreter:
             self._run_statement(statement)
             if isinstance(statement, ast.If):
                 ends = [_leaves_block(arm) for arm in (statement.body, statement.orelse)]
-                if any(ends) and not all(ends) and self.evaluator.static_truth(statement.test) is None:
+                decided = self.evaluator.static_truth(statement.test) if any(ends) else None
+                if decided is not None and ends[0 if decided else 1]:
+                    return
+                if any(ends) and not all(ends) and decided is None:
                     with self.recording.branch(Branch(statement, 1 if ends[0] else 0, self._conditions.get(statement))):
                         self.run_block(statements[index + 1 :])
                     return

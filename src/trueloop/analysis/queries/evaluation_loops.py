@@ -96,18 +96,23 @@ def _enclosing_loaders(step: Op) -> Iterator[AbstractValue | None]:
 def unused_graphs(source: SourceFile) -> Iterator[Op]:
     """Yield the evaluation calls in eval mode that build graphs for which no backward pass exists."""
     for call in evaluation_calls(source, grad=True):
-        model, inside = call.subject, source.ops_in_loop(call.loops[-1], root=call.entry_point)
-        uses_graphs = any(
-            each.kind in (OpKind.ESCAPE, OpKind.SET_REQUIRES_GRAD)
-            or (each.kind is OpKind.TORCH_CALL and each.name.startswith("torch.autograd"))
-            for each in inside
-        )
-        if uses_graphs or not is_in_eval_mode(source, call) or is_partly_frozen(source, model):
-            continue
-        results = {id(each.result) for each in inside if each.result is not None}
-        backwards = [each for each in source.ops(OpKind.BACKWARD) if each.entry_point == call.entry_point]
-        if not any(results & {id(value) for value in each.subject.ancestors()} for each in backwards):
+        if is_in_eval_mode(source, call) and has_unused_graph(source, call):
             yield call
+
+
+def has_unused_graph(source: SourceFile, call: Op) -> bool:
+    """Return True if an evaluation call builds a graph for which certainly no backward pass exists."""
+    inside = [each for each in source.ops_of_run(call) if any(loop is call.loops[-1] for loop in each.loops)]
+    uses_graphs = any(
+        each.kind in (OpKind.ESCAPE, OpKind.SET_REQUIRES_GRAD)
+        or (each.kind is OpKind.TORCH_CALL and each.name.startswith("torch.autograd"))
+        for each in inside
+    )
+    if uses_graphs or is_partly_frozen(source, call.subject):
+        return False
+    results = {id(each.result) for each in inside if each.result is not None}
+    backwards = [each for each in source.ops(OpKind.BACKWARD) if each.entry_point == call.entry_point]
+    return not any(results & {id(value) for value in each.subject.ancestors()} for each in backwards)
 
 
 def no_grad_fix(source: SourceFile, call: Op) -> Fix | None:

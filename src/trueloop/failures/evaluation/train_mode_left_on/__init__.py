@@ -50,6 +50,7 @@ from trueloop.analysis.queries.evaluation_loops import (
     evaluation_calls,
     find_loader,
     find_training_step,
+    has_unused_graph,
     repeats_loader,
 )
 from trueloop.analysis.queries.modes import (
@@ -122,12 +123,14 @@ class Detector(BaseDetector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in train mode on a loader that it is not trained on."""
     reported = set[int]()
-    for call in evaluation_calls(source, grad=False):
+    for call in evaluation_calls(source, grad=None):
+        if call.grad is not False and not (call.grad is True and has_unused_graph(source, call)):
+            continue
         trained = find_training_step(source, call)
         if trained is None or _may_be_in_eval_mode(source, call) or not has_mode_dependent_layers(source, call.subject):
             continue
         reported.add(id(call.node))
-        yield _hit(source, call, (trained.node, "trained here"))
+        yield _hit(source, call, (trained.node, "trained here"), Severity.WARNING if call.grad else None)
     for call, trained in _judged_after_training(source):
         if id(call.node) not in reported:
             reported.add(id(call.node))
@@ -156,9 +159,10 @@ def _hit(source: SourceFile, call: Op, related: tuple[Any, str], severity: Sever
 
 
 def _trains(source: SourceFile, call: Op) -> bool:
-    """Return True if the innermost loop around a call also trains, so that it must not run in eval mode."""
-    inside = source.ops_in_loop(call.loops[-1], OpKind.BACKWARD, OpKind.STEP, root=call.entry_point)
-    return bool(inside)
+    """Return True if the innermost loop around a call, at any time, also trains, so that it needs train mode then."""
+    same = [each for each in source.ops(OpKind.MODEL_CALL) if each.node is call.node and each.loops]
+    kinds = OpKind.BACKWARD, OpKind.STEP
+    return any(source.ops_in_loop(each.loops[-1], *kinds, root=each.entry_point) for each in same)
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
@@ -313,7 +317,7 @@ def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
 RULE = Rule(
     required_words=tuple(
         f"{words}|load_state_dict|.eval\n|.eval  #|super().train("
-        for words in ("backward", "step(", "no_grad|inference_mode|set_grad_enabled")
+        for words in ("backward", "step(", "no_grad|inference_mode|set_grad_enabled|DataLoader")
     ),
     find=find_all,
 )
