@@ -1364,3 +1364,120 @@ def test_lint_reports_the_line_that_cuts(lint_reports, script):
 @pytest.mark.parametrize("script", [*CORRECT.values(), *NOT_CUT_OFF.values()], ids=[*CORRECT, *NOT_CUT_OFF])
 def test_lint_accepts_cuts_on_purpose(lint_is_clean, script):
     lint_is_clean(with_plain_optimizers(HEAD + script))
+
+
+OTHER_HEAD = """
+import copy
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+x, y = torch.randn(256, 8), torch.randn(256, 1)
+def mlp(*sizes):
+    return nn.Sequential(nn.Linear(sizes[0], 16), nn.ReLU(), nn.Linear(16, sizes[-1]))
+"""
+OTHER = {
+    "the target network": """
+q, target = mlp(8, 2), mlp(8, 2)
+target.load_state_dict(q.state_dict())
+optimizer = torch.optim.Adam(target.parameters(), lr=1e-3)
+for step in range(50):
+    with torch.no_grad():
+        goal = y[:32, 0] + 0.99 * target(x[32:64]).max(1).values
+    loss = F.smooth_l1_loss(q(x[:32])[:, 0], goal)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # <- GRD005
+""",
+    "the teacher, in a class": """
+class Distiller:
+    def __init__(self, teacher, student):
+        self.teacher, self.student = teacher, student
+        self.optimizer = torch.optim.SGD(self.teacher.parameters(), lr=0.1)
+    def step(self, a):
+        with torch.no_grad():
+            soft = self.teacher(a)
+        loss = F.mse_loss(self.student(a), soft)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()  # <- GRD005
+        return loss.item()
+distiller = Distiller(mlp(8, 4), mlp(8, 4))
+for rows in torch.randperm(256).split(32):
+    distiller.step(x[rows])
+""",
+    "a reference model of preferences": """
+policy = mlp(8, 4)
+reference = copy.deepcopy(policy)
+optimizer = torch.optim.AdamW(reference.parameters())
+for rows in torch.randperm(256).split(32):
+    chosen = policy(x[rows]).log_softmax(-1)[:, 0]
+    with torch.no_grad():
+        base = reference(x[rows]).log_softmax(-1)[:, 0]
+    optimizer.zero_grad()
+    (-F.logsigmoid(0.1 * (chosen - base)).mean()).backward()
+    optimizer.step()  # <- GRD005
+""",
+}
+OTHER_FINE = {
+    "the policy is called without gradients in the rollout, too": """
+policy, value = mlp(8, 2), mlp(8, 1)
+optimizer = torch.optim.Adam([*policy.parameters(), *value.parameters()])
+for step in range(20):
+    with torch.no_grad():
+        actions = policy(x).argmax(1)
+    logits = policy(x)
+    loss = F.cross_entropy(logits, actions) + F.mse_loss(value(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "one optimizer for each of two phases": """
+body, head = mlp(8, 8), nn.Linear(8, 1)
+first, second = torch.optim.Adam(body.parameters()), torch.optim.Adam(head.parameters())
+for step in range(20):
+    first.zero_grad()
+    F.mse_loss(body(x), x).backward()
+    first.step()
+for step in range(20):
+    with torch.no_grad():
+        features = body(x)
+    second.zero_grad()
+    F.mse_loss(head(features), y).backward()
+    second.step()
+""",
+    "evolution: the weights are set by hand": """
+parent, child = mlp(8, 1), mlp(8, 1)
+optimizer = torch.optim.SGD(parent.parameters(), lr=0.1)
+probe = nn.Linear(8, 1)
+tuner = torch.optim.SGD(probe.parameters(), lr=0.1)
+for step in range(20):
+    with torch.no_grad():
+        base = F.mse_loss(parent(x), y)
+    for p in parent.parameters():
+        p.grad = torch.randn_like(p) * base
+    optimizer.step()
+    tuner.zero_grad()
+    F.mse_loss(probe(x), y).backward()
+    tuner.step()
+""",
+    "a loss of the inputs, with gradients set by hand": """
+victim, surrogate = mlp(8, 2), mlp(8, 2)
+optimizer = torch.optim.SGD(surrogate.parameters(), lr=0.1)
+for step in range(20):
+    labels = victim(x).argmax(1)
+    optimizer.zero_grad()
+    F.cross_entropy(surrogate(x), labels).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_lint_reports_an_optimizer_of_another_model(lint_reports, name):
+    lint_reports(OTHER_HEAD + OTHER[name])
+
+
+@pytest.mark.parametrize("name", OTHER_FINE)
+def test_lint_accepts_optimizers_of_trained_models(lint_is_clean, name):
+    lint_is_clean(OTHER_HEAD + OTHER_FINE[name])

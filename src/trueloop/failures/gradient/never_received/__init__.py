@@ -36,7 +36,9 @@ How it is detected
     another optimizer, as in InfoGAN, are not reported.
 
     The linter reports, as a warning, a model that an optimizer trains if no backward pass of the program reaches it,
-    and the loss is computed from ``.detach()``, ``.data``, ``.numpy()`` or ``.item()`` of its output.
+    and the loss is computed from ``.detach()``, ``.data``, ``.numpy()`` or ``.item()`` of its output. It also reports
+    an optimizer whose model is only called without gradients, as a target network is, while the loss trains a model
+    that is in no optimizer.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -51,7 +53,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.gradient.never_received.cut_in_source import cut_off_models
+from trueloop.failures.gradient.never_received.cut_in_source import cut_off_models, other_models
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import (
     NO_REFS,
@@ -253,9 +255,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=found.cut,
             related=((found.call.node, "called here"), (found.backward.node, "the backward pass")),
         )
+    for other in other_models(source):
+        yield Hit(
+            message=f"`{source.text.segment(other.step.node)}` updates nothing: its optimizer holds "
+            f"`{source.text.segment(other.called.node.func)}`, which is only called without gradients, and the loss "
+            "trains another model, which is in no optimizer.",
+            node=other.step.node,
+            related=(
+                (other.step.subject.node, "the optimizer"),
+                (other.called.node, "called here"),
+                (other.backward.node, "the backward pass"),
+            ),
+        )
 
 
-RULE = Rule(required_words=("backward", "step(", ".detach|.data|.numpy|.item|.tolist"), find=find)
+RULE = Rule(
+    required_words=("backward", "step(", ".detach|.data|.numpy|.item|.tolist|no_grad|inference_mode"), find=find
+)
 
 BAD = """
 import torch
@@ -280,7 +296,8 @@ FAILURE = Failure(
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"hidden = torch.relu(encoder(x[rows])).detach()": "hidden = torch.relu(encoder(x[rows]))"}),
-    fix="Remove what cuts the part off from the loss, or freeze the part before the optimizer is built.",
+    fix="Remove what cuts the part off from the loss, pass the trained part to the optimizer, or freeze the part "
+    "before the optimizer is built.",
     rule=RULE,
     detector=Detector,
     inject=replacement_injector(Piece.MODEL, "return self.head(x)", "return self.head(x.detach())"),

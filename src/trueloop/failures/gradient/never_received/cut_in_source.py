@@ -1,4 +1,4 @@
-"""Finds models whose outputs reach the loss only through code that cuts the graph."""
+"""Finds models whose outputs reach the loss only through code that cuts the graph, or not at all."""
 
 import ast
 import re
@@ -28,6 +28,47 @@ def cut_off_models(source: SourceFile) -> Iterator[CutOffModel]:
     """Yield the trained models that no backward pass reaches, and that one would reach without a cut."""
     for step in {each.entry_point: each for each in source.ops(OpKind.STEP)}.values():
         yield from _in_run(source, source.ops_of_run(step))
+
+
+class OtherModel(NamedTuple):
+    """A step of an optimizer that holds another model than the one that the losses train."""
+
+    step: Op
+    backward: Op
+    called: Op
+    """A call of the model that the optimizer holds, without gradients."""
+
+
+def other_models(source: SourceFile) -> Iterator[OtherModel]:
+    """Yield the steps of optimizers whose model makes targets without gradients, for a loss that trains another one.
+
+    OPT002 reports an optimizer whose model has nothing to do with the loss.
+    """
+    created = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
+    steps = {id(each.subject): each for each in source.ops(OpKind.STEP) if each.subject.kind is ValueKind.OPTIMIZER}
+    for step in steps.values():
+        run = source.ops_of_run(step)
+        held = list(step.subject.models())
+        calls = [e for e in run if e.kind is OpKind.MODEL_CALL and any(e.subject is model for model in held)]
+        if not calls or any(each.grad is not False for each in calls):
+            continue
+        if any(source.escapes(model, run) for model in held):
+            continue
+        backwards = [each for each in run if each.kind is OpKind.BACKWARD]
+        graphs = [_Graph(each.subject).reached for each in backwards]
+        if any(step.subject.covers(model) or model.covers(step.subject) for reached in graphs for model in reached):
+            continue
+        outputs = {id(each.result) for each in calls}
+        for backward, reached in zip(backwards, graphs, strict=True):
+            makes_target = any(id(each) in outputs for each in backward.subject.ancestors(_MAX_VALUES))
+            if makes_target and any(
+                FROZEN not in model.facts
+                and has_trainable_weights(model)
+                and not any(each.covers(model) or model.covers(each) for each in created)
+                for model in reached
+            ):
+                yield OtherModel(step, backward, calls[0])
+                break
 
 
 def _in_run(source: SourceFile, run: list[Op]) -> Iterator[CutOffModel]:
