@@ -116,7 +116,35 @@ class Schedule:
 """,
 }
 
+FAULTY |= {
+    "a log-variance under another name": """
+class VAE(nn.Module):
+    def forward(self, x):
+        h = self.body(x)
+        mu, lv = self.mu(h), self.lv(h)
+        z = mu + torch.randn_like(mu) * torch.exp(lv)  # <- LOS021
+        return self.decode(z), mu, lv
+def loss(rec, x, mu, lv):
+    return F.mse_loss(rec, x, reduction="sum") - 0.5 * torch.sum(1 + lv - mu.pow(2) - lv.exp())
+""",
+    "the divergence written the other way round": """
+def encode(h, eps):
+    m, s = net(h).chunk(2, -1)
+    return m + s.exp() * eps, 0.5 * (s.exp() + m ** 2 - 1 - s).sum(-1).mean()  # <- LOS021
+""",
+}
+
 CORRECT = {
+    "half a log-variance under another name": """
+def encode(h, eps):
+    m, s = net(h).chunk(2, -1)
+    return m + (0.5 * s).exp() * eps, 0.5 * (s.exp() + m ** 2 - 1 - s).sum(-1).mean()
+""",
+    "a log-deviation in the divergence": """
+def encode(h, eps):
+    m, s = net(h).chunk(2, -1)
+    return m + s.exp() * eps, 0.5 * ((2 * s).exp() + m ** 2 - 1 - 2 * s).sum(-1).mean()
+""",
     "a square for a Gaussian loss": """
 def loss(mu, sigma, y):
     return nn.functional.gaussian_nll_loss(mu, y, sigma ** 2)

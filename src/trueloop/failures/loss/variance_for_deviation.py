@@ -23,8 +23,8 @@ When this is fine
     - ``exp(log_var)`` is the variance of ``GaussianNLLLoss``, or the diagonal of a covariance.
 
 How it is detected
-    Only the linter finds it: a deviation is computed as ``exp`` of a variable called log-variance, and another line
-    takes the same variable as a log-variance: ``exp(0.5 * log_var)``, or the formula of the KL divergence. Or the
+    Only the linter finds it: a deviation is computed as ``exp`` of a variable, and another line takes the same variable
+    as a log-variance: the formula of the KL divergence, or ``exp(0.5 * log_var)`` if it is called log-variance. Or the
     Gaussian loss gets a value that is called std, that is a root, or that the program also uses as a deviation: in
     ``Normal``, as a factor of noise, or in the half width ``1.96 * sigma``. Or one of these uses gets a value called
     variance that the program takes as a variance elsewhere, or that is a square. Values are followed through variables,
@@ -50,7 +50,6 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _PART: Final = r"(?:log_?var|log_?variance|lnvar|logv|log_?sigma_?(?:2|sq|squared))"
 _LOG_VARIANCE: Final = rf"\w*?{_PART}\w*"
-_MENTIONED: Final = re.compile(_PART, re.IGNORECASE)
 _NAMED: Final = re.compile(_LOG_VARIANCE, re.IGNORECASE)
 _OWNER: Final = r"(?:\w+\.)*"
 _AS_VARIANCE: Final = re.compile(
@@ -60,6 +59,12 @@ _AS_VARIANCE: Final = re.compile(
     re.IGNORECASE,
 )
 _AS_DEVIATION: Final = re.compile(rf"2(?:\.0)? \* {_OWNER}{_LOG_VARIANCE}|{_LOG_VARIANCE} \* 2", re.IGNORECASE)
+_DIVERGENCE: Final = re.compile(
+    rf"1(?:\.0)? \+ {_OWNER}(?P<one>\w+) - .*(?:exp\({_OWNER}(?P=one)\)|\b(?P=one)\.exp\(\))|"
+    rf"(?:exp\({_OWNER}(?P<two>\w+)\)|\b(?P<three>\w+)\.exp\(\)).* - "
+    rf"(?:1(?:\.0)? - {_OWNER}(?:(?P=two)|(?P=three))\b|{_OWNER}(?:(?P=two)|(?P=three)) - 1\b)"
+)
+"""The KL divergence from a standard normal distribution; its variable is a log-variance, whatever its name."""
 _VARIANCE_NAME: Final = re.compile(
     r"(?<!log)(?<!log_)(?<!ln_)(?<!ln)(^|_)(var|variance|vars|variances)($|_|\d)|sigma_?(2|sq)|s2$|std_?(2|sq)"
     r"|^(pred|y|mu|out)var$|squared",
@@ -150,14 +155,15 @@ def _one_minus(node: ast.expr) -> str:
 
 def _exponentials(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``exp`` of a log-variance that is used as a deviation, if another line takes it as a log-variance."""
-    text = ast.unparse(source.tree) if _MENTIONED.search(source.text.source) else ""
-    if not _AS_VARIANCE.search(text) or _AS_DEVIATION.search(text):
-        return
+    text = ast.unparse(source.tree) if "exp" in source.text.source else ""
+    is_named = _AS_VARIANCE.search(text) and not _AS_DEVIATION.search(text)
+    known = {name for found in _DIVERGENCE.finditer(text) for name in found.groups() if name}
     reported = set[int]()
     for use, deviation in deviations(source):
         for each in stored_values(source, deviation):
-            of = _exponent(each)
-            if of is not None and id(each) not in reported:
+            of = _exponential_of(each)
+            is_variance = of is not None and (last_name(of) in known or (is_named and _exponent(each) is not None))
+            if of is not None and is_variance and id(each) not in reported:
                 reported.add(id(each))
                 yield Hit(
                     message=f"`{ast.unparse(each)}` is the variance, but is used as the standard deviation: the "
@@ -275,6 +281,12 @@ def _is_root(node: ast.expr) -> bool:
 
 def _exponent(node: ast.expr) -> ast.expr | None:
     """Return x of ``x.exp()`` or ``torch.exp(x)`` if x is called a log-variance."""
+    of = _exponential_of(node)
+    return of if of is not None and _NAMED.fullmatch(last_name(of)) else None
+
+
+def _exponential_of(node: ast.expr) -> ast.expr | None:
+    """Return x of ``x.exp()`` or ``torch.exp(x)`` if x is a variable."""
     of: Any = None
     match node:
         case ast.Call(func=ast.Attribute(attr="exp", value=ast.Name(id="torch")), args=[argument]):
@@ -283,7 +295,7 @@ def _exponent(node: ast.expr) -> ast.expr | None:
             of = owner
         case _:
             pass
-    return of if isinstance(of, ast.Name | ast.Attribute) and _NAMED.fullmatch(last_name(of)) else None
+    return of if isinstance(of, ast.Name | ast.Attribute) else None
 
 
 def _halved(source: SourceFile, call: ast.expr, of: ast.expr) -> Fix:
@@ -294,7 +306,7 @@ def _halved(source: SourceFile, call: ast.expr, of: ast.expr) -> Fix:
 
 
 RULE = Rule(
-    required_words=("torch", "exp(&og|gaussian_nll_loss|GaussianNLLLoss|Normal(|torch.normal(|randn|sqrt&noise"),
+    required_words=("torch", "exp(|gaussian_nll_loss|GaussianNLLLoss|Normal(|torch.normal(|randn|sqrt&noise"),
     find=find,
 )
 
