@@ -935,7 +935,43 @@ def main(values):
     return DataLoader(train), DataLoader(test)
 """,
 }
+WINDOWS |= {
+    "an order drawn by hand": """
+def main(series, width=24):
+    xs = np.stack([series[i:i + width] for i in range(len(series) - width)])
+    ys = series[width:]
+    order = np.random.permutation(len(xs))
+    cut = int(0.8 * len(xs))
+    x_train, y_train = xs[order[:cut]], ys[order[:cut]]
+    x_test, y_test = xs[order[cut:]], ys[order[cut:]]  # <- DAT001
+    return x_train, y_train, x_test, y_test
+""",
+    "parts of a randperm in variables": """
+series = torch.randn(500).cumsum(0)
+windows = torch.stack([series[i:i + 20] for i in range(480)])
+order = torch.randperm(480)
+first, rest = order[:400], order[400:]
+train = windows[first]
+held_out = windows[rest]  # <- DAT001
+""",
+}
 CORRECT_WINDOWS = {
+    "batches of a random order": """
+def main(series, width=24):
+    xs = torch.stack([series[i:i + width] for i in range(len(series) - width)])
+    train, test = xs[:800], xs[830:]
+    for epoch in range(5):
+        order = torch.randperm(len(train))
+        for start in range(0, len(train), 32):
+            yield train[order[start:start + 32]]
+        few = train[order[:100]]
+""",
+    "rows that are no windows": """
+def main(table):
+    rows = np.stack([table[i] for i in range(len(table))])
+    order = np.random.permutation(len(rows))
+    return rows[order[:80]], rows[order[80:]]
+""",
     "by time, by stride, tokens of a batch": """
 class Pieces(Dataset):
     def __init__(self, signal, size):

@@ -148,4 +148,5 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 _LOADERS: Final = f"DataLoader|random_split|{LOADER_WORDS}|_dl|dl_|Dl|DL"
 _FOLDS: Final = "old&.step(|kf&.step(|cv&.step(|Split&.step(|LeaveOne&.step("
 _PARTS: Final = "test_|_test|val_|_val|_te |_te,"
-RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}|{_PARTS}",), find=find_all)
+_ORDERS: Final = "permutation&range(&torch|randperm&range("
+RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}|{_PARTS}|{_ORDERS}",), find=find_all)

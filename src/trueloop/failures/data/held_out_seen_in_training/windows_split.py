@@ -11,22 +11,42 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
 _SPLITS: Final = frozenset(("random_split", "train_test_split"))
+_PERMUTATIONS: Final = frozenset(("permutation", "randperm"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each random split of windows that begin one step after the other, in a dataset or a list."""
-    for call in source.all_calls:
-        if last_name(call.func) not in _SPLITS or not call.args or _is_ordered(call):
-            continue
-        window = next((each for value in origins(source, call.args[0]) for each in _windows_in(source, value)), None)
+    splits = [e for e in source.all_calls if last_name(e.func) in _SPLITS and e.args and not _is_ordered(e)]
+    for split, samples in (*((each, each.args[0]) for each in splits), *_split_by_permutation(source)):
+        window = next((each for value in origins(source, samples) for each in _windows_in(source, value)), None)
         if window is not None:
             yield Hit(
-                message=f"The samples of `{ast.unparse(call.args[0])}` are overlapping windows, "
+                message=f"The samples of `{ast.unparse(samples)}` are overlapping windows, "
                 f"`{ast.unparse(window)}`: split at random, nearly every held-out window shares its steps with a "
                 "training window. Split the series by time first.",
-                node=call,
+                node=split,
                 related=((window, "a window"),),
             )
+
+
+def _split_by_permutation(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each ``x[order[cut:]]`` with a random order whose first part is used, too, and the samples ``x``."""
+    parts = [(each, drawn) for each in source.nodes_of(ast.Subscript) if (drawn := _permutation_of(source, each))]
+    firsts = {id(drawn) for each, drawn in parts if getattr(each.slice, "lower", 0) is None}
+    rests = {id(each) for each, drawn in parts if getattr(each.slice, "upper", 0) is None and id(drawn) in firsts}
+    seen = set[int]()
+    for each in source.nodes_of(ast.Subscript) if rests else ():
+        part = next((of for of in origins(source, each.slice) if id(of) in rests), None)
+        if part is not None and id(part) not in seen:
+            seen.add(id(part))
+            yield each, each.value
+
+
+def _permutation_of(source: SourceFile, part: ast.Subscript) -> ast.expr | None:
+    """Return the call that drew a random order of which an expression is a part."""
+    if not isinstance(part.slice, ast.Slice) or part.slice.step is not None:
+        return None
+    return next((e for e in origins(source, part.value) if last_name(getattr(e, "func", None)) in _PERMUTATIONS), None)
 
 
 def _is_ordered(call: ast.Call) -> bool:
