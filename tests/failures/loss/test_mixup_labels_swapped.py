@@ -86,7 +86,49 @@ out = model(x)
 loss = (1 - lam) * criterion(out, y) + lam * criterion(out, y[perm])  # <- LOS038
 """,
 }
+FAULTY |= {
+    "the labels are not mixed": """
+for idx in torch.randperm(500).split(50):
+    xb, yb = X[idx], y[idx]
+    lam = np.random.beta(0.4, 0.4)
+    perm = torch.randperm(len(xb))
+    xb = lam * xb + (1 - lam) * xb[perm]  # <- LOS038
+    loss = ce(net(xb), yb)
+""",
+    "both losses have the same labels": """
+def step(x, y):
+    lam = float(torch.distributions.Beta(0.2, 0.2).sample())
+    order = torch.randperm(x.size(0))
+    mixed = lam * x + (1 - lam) * x[order]  # <- LOS038
+    logits = net(mixed)
+    return lam * F.cross_entropy(logits, y) + (1 - lam) * F.cross_entropy(logits, y)
+""",
+}
 CORRECT = {
+    "an autoencoder of mixed inputs": """
+for x, _ in loader:
+    lam = np.random.beta(0.4, 0.4)
+    perm = torch.randperm(len(x))
+    mixed = lam * x + (1 - lam) * x[perm]
+    loss = F.mse_loss(net(mixed), mixed)
+""",
+    "a helper that returns the permutation": """
+def mix(x, alpha):
+    lam = np.random.beta(alpha, alpha)
+    perm = torch.randperm(len(x))
+    return lam * x + (1 - lam) * x[perm], perm, lam
+for x, y in loader:
+    mixed, perm, lam = mix(x, 0.2)
+    out = net(mixed)
+    loss = lam * ce(out, y) + (1 - lam) * ce(out, y[perm])
+""",
+    "a little of another image as noise": """
+for x, y in loader:
+    noise = 0.1
+    perm = torch.randperm(len(x))
+    out = net((1 - noise) * x + noise * x[perm])
+    loss = ce(out, y)
+""",
     "the usual functions": """
 def mixup_data(x, y, alpha=1.0):
     lam = np.random.beta(alpha, alpha) if alpha > 0 else 1

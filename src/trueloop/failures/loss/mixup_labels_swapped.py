@@ -26,7 +26,8 @@ How it is detected
     kind of sum of two losses, or of labels, with ``y`` and ``y[perm]``, also in different functions. It is reported if
     the permuted part has the share ``lam`` in one sum and ``1 - lam`` in the other, or if both permutations, or both
     values of ``lam``, are drawn by different calls. For CutMix it looks for a box of ``x[perm]`` that is copied into
-    ``x``, where ``lam`` is then set to one minus the share of the box.
+    ``x``, where ``lam`` is then set to one minus the share of the box. It also reports inputs that are mixed with a
+    share from a beta distribution, if nothing else reads the permutation, although the loss is one of labels.
 
 References
     Zhang et al., "mixup: Beyond Empirical Risk Minimization", 2018, arXiv:1710.09412
@@ -96,6 +97,31 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=labels.node,
                 related=((near[0].node, "the inputs are mixed here"),),
             )
+    if inputs and not any(each.of_labels for each in mixes):
+        yield from _labels_left_out(source, inputs)
+
+
+def _labels_left_out(source: SourceFile, inputs: list[_Mix]) -> Iterator[Hit]:
+    """Yield each mix of inputs whose permutation nothing else reads, in a program with a loss of labels."""
+    labels = [each for each in source.all_calls if _is_loss(source, each) and _is_of_labels(source, each)]
+    for mix in inputs if labels else ():
+        index, function = mix.permutation, function_of(source, mix.node)
+        draw = _draw(source, mix.share, _DRAWS)
+        if not isinstance(index, ast.Name) or draw is None or "beta" not in ast.unparse(draw).lower():
+            continue
+        reads = [e for e in nodes_in(function, ast.Name) if e.id == index.id and isinstance(e.ctx, ast.Load)]
+        if len(reads) == 1:
+            yield Hit(
+                message=f"`{ast.unparse(mix.node)}` mixes the inputs, but nothing mixes their labels: `{index.id}` is "
+                "read here only.",
+                node=mix.node,
+                related=((labels[0], "the loss of the labels"),),
+            )
+
+
+def _is_of_labels(source: SourceFile, loss: ast.Call) -> bool:
+    target = _loss_target(source, loss)
+    return target is not None and any(is_label(each.node) for each in _values(source, target))
 
 
 def _mix(source: SourceFile, node: ast.BinOp) -> _Mix | None:

@@ -266,7 +266,8 @@ def _is_exchanged(source: SourceFile, node: ast.AST) -> bool:
         created = [each for each in source.all_calls if last_name(each.func) == definition.name]
         around += [enclosing_definition(source, each, ast.ClassDef) for each in created]
     return any(
-        getattr(each, "attr", "") in _EXCHANGING or getattr(each, "id", "") == "rearrange"
+        (getattr(each, "attr", "") in _EXCHANGING and getattr(getattr(each, "value", None), "id", "") != "self")
+        or getattr(each, "id", "") == "rearrange"
         for scope in around
         for function in nodes_in(scope, ast.FunctionDef)
         if function.name != "__init__"
