@@ -60,7 +60,33 @@ def step(x, t):
     return F.l1_loss(model(q_sample(x, t)), noise)  # <- LOS039
 """,
 }
+FAULTY |= {
+    "drawn again in the sum, squared by hand": """
+for x, t in batches:
+    e = torch.randn_like(x)
+    xt = kept[t].sqrt() * x + (1 - kept[t]).sqrt() * torch.randn_like(x)
+    loss = (model(xt) - e).pow(2).mean()  # <- LOS039
+    loss.backward()
+""",
+    "drawn again in the call": """
+def step(x, sigma):
+    noise = torch.randn_like(x)
+    return criterion(model(x + sigma * torch.randn_like(x)), noise)  # <- LOS039
+""",
+}
 CORRECT = {
+    "the noise of the sum, with dropout noise elsewhere": """
+def step(x, sigma):
+    noise = torch.randn_like(x)
+    noisy = x + sigma * noise
+    return ((model(noisy + 0.01 * torch.randn_like(x)) - noise) ** 2).mean()
+""",
+    "made-up data": """
+for step in range(10):
+    x, y = torch.randn(32, 4), torch.randn(32, 4)
+    loss = F.mse_loss(model(x + 0.1 * torch.randn_like(x)), y)
+    loss.backward()
+""",
     "noise that is passed on": """
 def q_sample(x, t, noise=None):
     if noise is None:

@@ -20,9 +20,10 @@ When this is fine
     - The random target stands for data, as in a test of speed.
 
 How it is detected
-    Only the linter finds it, from the source code: a loss whose target is called noise or eps, is drawn by ``randn`` or
-    ``randn_like`` in the same function and is used for nothing else, if the other side of the loss depends on a call of
-    a function that draws noise itself.
+    Only the linter finds it, from the source code: a loss whose target is drawn in the same function, by ``randn_like``
+    or, if it is called noise or eps, by ``randn``, and is used for nothing else. It is reported if the other side of
+    the loss depends on other noise: on a call of a function that draws it, or on ``randn_like`` in a sum. A squared
+    difference counts as a loss.
 
 References
     Ho et al. 2020, "Denoising Diffusion Probabilistic Models", algorithm 1, https://arxiv.org/abs/2006.11239
@@ -50,40 +51,56 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for each in source.nodes_of(ast.FunctionDef)
         if each.name != "forward" and any(last_name(call.func) in _DRAWING for call in nodes_in(each, ast.Call))
     }
-    for call in source.all_calls if drawing else ():
-        if not is_loss_call(source, call):
-            continue
-        for target in call.args[:2]:
-            others = [each for each in call.args[:2] if each is not target]
-            function = function_of(source, call)
-            if isinstance(target, ast.Name) and others and _is_drawn_for_loss(source, function, target):
-                adding = _noise_added(function, others[0], drawing)
+    for loss, pair in _compared(source):
+        function = function_of(source, loss)
+        for target, other in (pair, pair[::-1]):
+            if isinstance(target, ast.Name) and _is_drawn_for_loss(source, function, target):
+                adding = _noise_added(source, function, other, drawing)
                 if adding is not None:
                     yield Hit(
                         message=f"`{target.id}` is not the noise in the input: `{last_name(adding.func)}` draws its "
                         "own, so this loss asks for random numbers that the model cannot know.",
-                        node=call,
+                        node=loss,
                         related=((adding, "other noise is added here"),),
                     )
+
+
+def _compared(source: SourceFile) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
+    """Yield each loss with its two arguments, and each difference that is squared, or whose size is taken."""
+    for call in source.all_calls:
+        if is_loss_call(source, call) and len(call.args) > 1:
+            yield call, (call.args[0], call.args[1])
+    for node in source.nodes_of(ast.BinOp):
+        match source.parents.get(id(node)):
+            case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=2)):
+                pass
+            case ast.Attribute(attr="pow" | "square" | "abs"):
+                pass
+            case _:
+                continue
+        if isinstance(node.op, ast.Sub):
+            yield node, (node.left, node.right)
 
 
 def _is_drawn_for_loss(source: SourceFile, function: Any, target: ast.Name) -> bool:
     """Return True for noise that a function draws and reads only once."""
     values = [each for each in assigned_in(function, target.id) if function_of(source, each) is function]
-    is_drawn = len(values) == 1 and isinstance(values[0], ast.Call) and last_name(values[0].func) in _DRAWING
+    drawn = last_name(values[0].func) if len(values) == 1 and isinstance(values[0], ast.Call) else ""
     named = [each for each in nodes_in(function, ast.Name) if each.id == target.id and isinstance(each.ctx, ast.Load)]
     reads = [each for each in named if function_of(source, each) is function]
-    return is_drawn and len(reads) == 1 and bool(_NOISE.search(target.id))
+    is_noise = drawn.endswith("_like") or bool(_NOISE.search(target.id))  # made-up data are no noise
+    return drawn in _DRAWING and len(reads) == 1 and is_noise
 
 
-def _noise_added(function: Any, node: ast.AST, drawing: set[str]) -> ast.Call | None:
+def _noise_added(source: SourceFile, function: Any, node: ast.AST, drawing: set[str]) -> ast.Call | None:
     """Return the call that an expression depends on and that draws noise; None if there is none."""
     pending, seen = [node], set[str]()
     for _ in range(_MAX_DEPTH):
         following: list[ast.AST] = []
         for each in pending:
             for call in nodes_in(each, ast.Call):
-                if last_name(call.func) in drawing:
+                is_added = last_name(call.func) in _DRAWING and _is_added(source, call)
+                if last_name(call.func) in drawing or is_added:
                     return call
             names = {name.id for name in nodes_in(each, ast.Name)} - seen
             seen |= names
@@ -92,7 +109,15 @@ def _noise_added(function: Any, node: ast.AST, drawing: set[str]) -> ast.Call | 
     return None
 
 
-RULE = Rule(required_words=("randn|normal(", "noise|eps", "loss|crit"), find=find)
+def _is_added(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for noise, or a multiple of it, that is a term of a sum."""
+    node: ast.AST | None = source.parents.get(id(call))
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        node = source.parents.get(id(node))
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+
+
+RULE = Rule(required_words=("randn_like|randn&noise|randn&eps|normal(&noise|normal(&eps", "loss|crit"), find=find)
 
 BAD = """
 import torch
