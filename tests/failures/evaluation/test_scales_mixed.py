@@ -46,7 +46,92 @@ print(((scaler.inverse_transform(out).ravel() - truth) ** 2).mean())  # <- EVL02
 """,
 }
 
+TRAINED = """
+optimizer = torch.optim.Adam(model.parameters())
+x, y = torch.tensor(x), torch.tensor(y)
+"""
+FAULTY |= {
+    "trained on scaled targets, judged by the original ones": TRAINED
+    + """
+mu, sd = y[:80].mean(), y[:80].std()
+for start in range(0, 80, 16):
+    loss = F.mse_loss(model(x[start:start + 16]), (y[start:start + 16] - mu) / sd)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    print((model(x[80:]) - y[80:]).pow(2).mean().sqrt().item())  # <- EVL028
+""",
+    "the same, with split parts and a dataset": TRAINED
+    + """
+from sklearn.model_selection import train_test_split
+from torch.utils.data import DataLoader, TensorDataset
+a, b, ya, yb = train_test_split(x, y)
+ya_scaled = (ya - ya.mean()) / ya.std()
+for inputs, targets in DataLoader(TensorDataset(a, ya_scaled), batch_size=16, shuffle=True):
+    loss = F.mse_loss(model(inputs), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+model.eval()
+with torch.no_grad():
+    pred = model(b)
+    print("MAE", mean_absolute_error(yb.numpy(), pred.numpy()))  # <- EVL028
+""",
+}
 CORRECT = {
+    "converted back before the comparison": TRAINED
+    + """
+mu, sd = y[:80].mean(), y[:80].std()
+for start in range(0, 80, 16):
+    loss = F.mse_loss(model(x[start:start + 16]), (y[start:start + 16] - mu) / sd)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    pred = model(x[80:]) * sd + mu
+    print((pred - y[80:]).pow(2).mean().sqrt().item(), (y[80:] - mu).pow(2).mean().sqrt().item())
+""",
+    "all targets scaled before": TRAINED
+    + """
+y = (y - y[:80].mean()) / y[:80].std()
+for start in range(0, 80, 16):
+    loss = F.mse_loss(model(x[start:start + 16]), y[start:start + 16])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    print((model(x[80:]) - y[80:]).pow(2).mean().sqrt().item())
+""",
+    "inputs scaled, targets not": TRAINED
+    + """
+x = (x - x[:80].mean(0)) / x[:80].std(0)
+for start in range(0, 80, 16):
+    loss = F.mse_loss(model(x[start:start + 16]), y[start:start + 16])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    print((model(x[80:]) - y[80:]).pow(2).mean().sqrt().item())
+""",
+    "the model converts back itself": TRAINED
+    + """
+class Scaled(torch.nn.Module):
+    def __init__(self, inner, mu, sd):
+        super().__init__()
+        self.inner, self.mu, self.sd = inner, mu, sd
+    def forward(self, x):
+        return self.inner(x) * self.sd + self.mu
+mu, sd = y[:80].mean(), y[:80].std()
+for start in range(0, 80, 16):
+    loss = F.mse_loss(model(x[start:start + 16]), (y[start:start + 16] - mu) / sd)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+final = Scaled(model, mu, sd)
+with torch.no_grad():
+    print((final(x[80:]) - y[80:]).pow(2).mean().sqrt().item())
+""",
     "both converted back": """
 y_test = scaler.transform(y_test)
 pred = scaler.inverse_transform(model(torch.tensor(x[80:])).detach().numpy())

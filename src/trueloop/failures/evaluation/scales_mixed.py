@@ -23,7 +23,9 @@ When this is fine
 How it is detected
     Only the linter finds it: a difference, a loss or a metric gets one value from ``inverse_transform`` of a scaler and
     one from ``transform`` or ``fit_transform`` of the same scaler, which nothing has converted back. By hand, it
-    compares ``p * std + mean`` with ``(y - mean) / std``. Values are followed through variables and conversions.
+    compares ``p * std + mean`` with ``(y - mean) / std``. It also reports the output of a model that is compared with
+    targets in the original scale, if the model is trained on a scaled part of the same targets. Values are followed
+    through variables and conversions.
 
 References
     sklearn.preprocessing.StandardScaler,
@@ -32,11 +34,12 @@ References
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Final
 
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import without_conversions
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -54,14 +57,9 @@ _MAX_DEPTH: Final = 8
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each comparison of a value in its original scale with a scaled one."""
-    for node in source.nodes_of(ast.BinOp, ast.Call):
-        match node:
-            case ast.BinOp(left=first, op=ast.Sub(), right=second):
-                pass
-            case ast.Call(func=func, args=[first, second, *_]) if _METRIC.search(last_name(func)):
-                pass
-            case _:
-                continue
+    compared = list(_compared(source))
+    yield from _unscaled_targets(source, compared)
+    for node, first, second in compared:
         own, other = _scale(source, first), _scale(source, second)
         if own is None or other is None or own == other or own[1] != other[1]:
             continue
@@ -71,6 +69,75 @@ def find(source: SourceFile) -> Iterator[Hit]:
             "difference says nothing.",
             node=node,
         )
+
+
+def _compared(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
+    """Yield the differences, losses and metrics, each with its two values."""
+    for node in source.nodes_of(ast.BinOp, ast.Call):
+        match node:
+            case ast.BinOp(left=first, op=ast.Sub(), right=second):
+                yield node, first, second
+            case ast.Call(func=func, args=[first, second, *_]) if _METRIC.search(last_name(func)):
+                yield node, first, second
+            case _:
+                pass
+
+
+def _unscaled_targets(source: SourceFile, compared: list[tuple[ast.expr, ast.expr, ast.expr]]) -> Iterator[Hit]:
+    """Yield each comparison of a model's output with original targets, though the model is trained on scaled ones."""
+    functions = [call.func for call in source.all_calls if isinstance(call.func, ast.Attribute)]
+    trained_models = {ast.unparse(each.value) for each in functions if each.attr == "parameters"}
+    called = {
+        id(each.node)
+        for each in source.ops(OpKind.MODEL_CALL)
+        if any(ast.unparse(of) in trained_models for of in origins(source, each.node.func, 2))
+    }
+    datasets = [call.args[-1] for call in source.all_calls if last_name(call.func) == "TensorDataset" and call.args]
+    pairs = [
+        (node, target)
+        for node, first, second in compared
+        for output, target in ((first, second), (second, first))
+        if _is_output(source, output, called)
+    ]
+    trained = [scaled for each in (*datasets, *(each for _, each in pairs)) for scaled in _scaled_values(source, each)]
+    roots = {_root(source, scaled): each for each, scaled in trained}
+    for node, target in pairs if roots else ():
+        scaled = roots.get(_root(source, target))
+        if scaled is not None and (_scale(source, target) or (_ORIGINAL,))[0] == _ORIGINAL:
+            yield Hit(
+                message=f"The model is trained on `{ast.unparse(scaled)}`, but its output is compared with "
+                f"`{ast.unparse(target)}`, which is in the original scale.",
+                node=node,
+                related=((scaled, "the training targets are scaled here"),),
+            )
+
+
+def _is_output(source: SourceFile, node: ast.expr, called: Set[int]) -> bool:
+    """Return True for the output of a model, also in a variable."""
+    outputs = [_unwrapped(each) for each in origins(source, _unwrapped(node), 2)]
+    return bool(outputs) and id(outputs[-1]) in called
+
+
+def _scaled_values(source: SourceFile, node: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the expression that scales an expression's value, with what it scales."""
+    for each in origins(source, _unwrapped(node), 4):
+        match _unwrapped(each):
+            case ast.BinOp(left=ast.BinOp(left=value, op=ast.Sub()), op=ast.Div()) as scaling:
+                yield scaling, value
+            case ast.Call(func=ast.Attribute(attr="transform" | "fit_transform"), args=[value, *_]) as scaling:
+                yield scaling, value
+            case _:
+                pass
+
+
+def _root(source: SourceFile, node: ast.expr) -> str:
+    """Return the variable of which a value is a part, or the split that made it."""
+    node = _unwrapped(node)
+    values = possible_values(source, node) if isinstance(node, ast.Name | ast.Attribute) else []
+    if len(values) == 1 and isinstance(_unwrapped(values[0]), ast.Name | ast.Attribute):
+        return _root(source, values[0])
+    call = unpacked_call(source, node) if isinstance(node, ast.Name) else None
+    return ast.unparse(node) if call is None else f"line {call.lineno}"
 
 
 def _scale(source: SourceFile, node: ast.expr, depth: int = 0) -> tuple[str, str] | None:
@@ -115,7 +182,7 @@ def _unwrapped(node: ast.expr) -> ast.expr:
 
 
 RULE: Final = Rule(
-    required_words=("inverse_transform|* std|*std|* scale|_std|* sigma", "transform(|/ ", "torch"), find=find
+    required_words=("inverse_transform|* std|*std|* scale|_std|* sigma|backward", "transform(|/ |/", "torch"), find=find
 )
 
 BAD = """
