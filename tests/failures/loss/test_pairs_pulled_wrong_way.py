@@ -18,6 +18,12 @@ def update(loss):
 """
 
 FAULTY = {
+    "short names of distances": """
+for x, near, far in batches:
+    d_ap = (enc(x) - items(near)).pow(2).sum(1)
+    d_an = (enc(x) - items(far[:, 0])).pow(2).sum(1)
+    update(torch.clamp(0.5 + d_an - d_ap, min=0).mean())  # <- LOS060
+""",
     "distances with a margin": """
 for x, near, far in batches:
     pos_dist = F.pairwise_distance(enc(x), items(near))
@@ -57,6 +63,11 @@ for x, near, far in batches:
 }
 
 CORRECT = {
+    "short names in order": """
+for x, near, far in batches:
+    dp, dn = F.pairwise_distance(enc(x), items(near)), F.pairwise_distance(enc(x), items(far[:, 0]))
+    update(F.relu(dp - dn + 0.5).mean())
+""",
     "distances": FAULTY["distances with a margin"].replace("neg_dist - pos_dist", "pos_dist - neg_dist"),
     "negative sampling": FAULTY["negative sampling"].replace("logsigmoid(neg_score)", "logsigmoid(-neg_score)"),
     "negated when it is computed": FAULTY["negative sampling"].replace(

@@ -43,8 +43,8 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_POSITIVE: Final = frozenset(("pos", "positive", "positives"))
-_NEGATIVE: Final = frozenset(("neg", "negs", "negative", "negatives"))
+_POSITIVE: Final = frozenset(("pos", "positive", "positives", "ap", "dp", "dap"))
+_NEGATIVE: Final = frozenset(("neg", "negs", "negative", "negatives", "an", "dn", "dan"))
 _DISTANCES: Final = frozenset(("cdist", "pairwise_distance", "norm", "PairwiseDistance"))
 _SCORES: Final = frozenset(("bmm", "matmul", "einsum", "cosine_similarity", "CosineSimilarity", "mm", "dot", "inner"))
 _SCORE_NAME: Final = re.compile(r"score|sim|(^|_)dot", re.IGNORECASE)
@@ -124,7 +124,9 @@ def _is_squared_difference(node: ast.expr) -> bool:
             return False
 
 
-RULE: Final = Rule(required_words=("backward(", "pos", "neg", "relu|sigmoid|softplus|clamp|margin"), find=find)
+RULE: Final = Rule(
+    required_words=("backward(", "pos|ap|dp", "neg|an|dn", "relu|sigmoid|softplus|clamp|margin"), find=find
+)
 
 BAD = """
 import torch
