@@ -15,7 +15,7 @@ from trueloop.core.source_text import nodes_in
 _KEEPS_SIGN: Final = frozenset((
     "mean", "sum", "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "clone", "nanmean",
     "contiguous", "relu", "softplus", "stack", "cat", "hstack", "fmean", "scale", "nansum", "flip", "t",
-    "list", "tuple", "fsum", "log", "logsigmoid", "sigmoid", "expand", "expand_as",
+    "list", "tuple", "fsum", "log", "logsigmoid", "sigmoid", "expand", "expand_as", "clamp", "clamp_min",
 ))  # fmt: skip
 """Functions and methods whose result grows with their first argument."""
 EXTREMA: Final = frozenset(("min", "max", "minimum", "maximum"))
