@@ -75,6 +75,41 @@ for epoch in range(4):
 """,
 }
 CORRECT = {
+    "all data at once, with masks for the parts": """
+train, val, test = torch.arange(300) < 150, torch.arange(300) % 2 == 0, torch.arange(300) > 200
+def accuracy(mask):
+    model.eval()
+    with torch.no_grad():
+        return (model(x).argmax(1)[mask] == y[mask]).float().mean().item()
+best = 0.0
+for epoch in range(20):
+    model.train()
+    loss = loss_of(model(x)[train], y[train])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if epoch % 3 == 0 and accuracy(val) >= best:
+        best, at_best = accuracy(val), accuracy(test)
+""",
+    "all training data at once, judged last": """
+def accuracy(a, b):
+    model.eval()
+    with torch.no_grad():
+        return (model(a).argmax(1) == b).float().mean().item()
+for epoch in range(20):
+    step(x[:200], y[:200])
+    if epoch % 3 == 0:
+        print(accuracy(x[200:], y[200:]), accuracy(x[:200], y[:200]))
+""",
+    "the same, judged before each step": """
+def accuracy(a, b):
+    model.eval()
+    with torch.no_grad():
+        return (model(a).argmax(1) == b).float().mean().item()
+for epoch in range(20):
+    print(accuracy(x[200:], y[200:]), accuracy(x[:200], y[:200]))
+    step(x[:200], y[:200])
+""",
     "other names": """
 for epoch in range(4):
     for i, (a, b) in enumerate(train_loader):

@@ -37,9 +37,9 @@ References
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.analysis.queries.batch_loops import LOADER_WORDS, BatchLoop, batch_loops, hand_made_batch_loops
 from trueloop.analysis.queries.loop_variables import computing_statement, derived_names, stored_names, trains
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 _MOVES: Final = frozenset(("to", "cuda", "float", "long", "double", "int"))
 MIN_BATCHES: Final = 2
 MIN_STEPS: Final = 3
+MAX_KEPT: Final = 4  # training batches, by which training on all data at once is recognised
 
 
 @dataclass(slots=True)
@@ -74,23 +75,36 @@ class _Model:
     """The call on the same samples that a backward pass may follow; None if there is none."""
     steps: int = 0
     other_steps: int = 0
+    trained: list[Tensor] = field(default_factory=list[Any])
+    """Hashes of the samples of the first training batches that no evaluation has left."""
 
     def evaluate(self, event: ModelCalled, rows: Tensor) -> None:
         """Record an evaluated batch."""
         is_same = self.location == event.location and self.batches
-        self.batches, self.all_eval = (self.batches + 1, self.all_eval) if is_same else (1, True)
+        is_new = self.rows is None or not _is_one_of(rows, [self.rows])
+        self.batches, self.all_eval = (self.batches + is_new, self.all_eval) if is_same else (1, True)
         self.loader = event.loader or (self.loader if is_same else None)
         self.rows, self.location, self.used_to_end = rows, event.location, False
         self.all_eval &= event.all_eval
 
+    def train(self, rows: Tensor | None) -> None:
+        """Record a training batch that no evaluation has left."""
+        self.trained_at, self.other_steps = None, self.other_steps + 1
+        if rows is not None and len(self.trained) < MAX_KEPT:
+            self.trained.append(rows)
+
     def is_last(self, event: ModelCalled, rows: Tensor) -> bool:
         """Return True for a call on the last batch of the evaluation, which has ended."""
-        import torch
-
         if self.rows is None or self.batches < MIN_BATCHES or event.loader is not None:
             return False
         has_ended = self.used_to_end or (self.all_eval and event.training and self.other_steps > 0)
-        return has_ended and torch.equal(rows, self.rows)
+        return has_ended and _is_one_of(rows, [self.rows]) and not _is_one_of(rows, self.trained)
+
+
+def _is_one_of(rows: Tensor, several: Sequence[Tensor]) -> bool:
+    import torch
+
+    return any(torch.equal(rows, each) for each in several)
 
 
 class Detector(BaseDetector):
@@ -109,14 +123,15 @@ class Detector(BaseDetector):
             return
         model = self._models.get(event.model) or self._models.put(event.model, _Model())
         if event.has_graph and not model.batches:
-            model.trained_at, model.other_steps = None, model.other_steps + 1
+            model.train(row_digests(event) if len(model.trained) < MAX_KEPT else None)
         elif (rows := row_digests(event)) is not None:
             if not event.has_graph:
                 model.evaluate(event, rows)
-                return
-            model.trained_at = event.location if model.is_last(event, rows) else None
-            model.other_steps += model.trained_at is None
-            model.batches = 0
+            elif model.is_last(event, rows):
+                model.trained_at, model.batches = event.location, 0
+            else:
+                model.train(rows)
+                model.batches = 0
 
     def on_loader_exhausted(self, event: LoaderExhausted) -> None:
         """Record that an evaluation used its loader to the end."""
