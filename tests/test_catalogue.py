@@ -27,7 +27,7 @@ from trueloop.tracing.saved_tensors import UNSUPPORTED_TORCH
 
 HERE = Path(trueloop.failures.__file__).parent
 ENTRIES = list(catalogue().values())
-SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow(reason="a repetition with another seed")) for seed in (1, 2)))
+SEEDS = (0, pytest.param(1, marks=pytest.mark.slow(reason="a repetition with another seed")))
 NEEDS_ACCELERATOR = {"DAT006"}  # cannot happen on a CPU
 UNFIXED = {
     "CKP002",
