@@ -269,10 +269,14 @@ def _lambda_parts(source: SourceFile, scheduler: AbstractValue) -> list[ast.AST]
 
 
 def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
-    """Return True for a LambdaLR whose function, or class, multiplies the step by ``warmup ** -1.5``."""
-    return any(
+    """Return True for a LambdaLR whose function, or class, multiplies the step by ``warmup ** -1.5``.
+
+    A function that is passed by its name may count epochs.
+    """
+    parts = _lambda_parts(source, scheduler)
+    return not any(isinstance(each, ast.FunctionDef) for each in parts[:1]) and any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and ast.unparse(each.right) == "-1.5"
-        for part in _lambda_parts(source, scheduler)
+        for part in parts
         for each in walk(part)
     )
 
