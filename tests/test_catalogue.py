@@ -79,6 +79,7 @@ UNFIXED = {
     "ENV007",
     "ENV008",
     "ENV009",
+    "ENV010",
     "EVL005",
     "EVL006",
     "EVL010",

@@ -123,3 +123,118 @@ def test_lint_accepts_copies(lint_is_clean, body):
 def test_lint_accepts_files_that_read_each_item_anew(lint_is_clean):
     script = program("x = torch.from_numpy(self.images[index])\nx -= 1.0")
     lint_is_clean(script.replace('np.load(path).astype("float32")', 'h5py.File(path)["x"]'), "DAT010")
+
+
+CALLED = """
+import random
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+{functions}
+
+class Views(Dataset):
+    def __init__(self, signals, augment=None):
+        self.signals, self.augment = signals, augment
+    def __len__(self):
+        return len(self.signals)
+    def __getitem__(self, i):
+        {body}
+
+data = Views(torch.randn(100, 2, 64){argument})
+"""
+NOISE = """
+def noise(x):
+    x += 0.1 * torch.randn_like(x)  # <- DAT010
+    return x
+"""
+OBJECTS = """
+class Scale:
+    def __call__(self, x):
+        x *= torch.empty(x.size(0), 1).uniform_(0.5, 2)  # <- DAT010
+        return x
+class Erase:
+    def __call__(self, x):
+        start = random.randrange(x.size(1) - 8)
+        x[:, start:start + 8] = 0
+        return x
+class Pipeline:
+    def __init__(self, steps):
+        self.steps = steps
+    def __call__(self, x):
+        for step in self.steps:
+            x = step(x)
+        return x
+"""
+IN_CALLS = {
+    "a function": (NOISE, "return noise(self.signals[i]), noise(self.signals[i])", ""),
+    "a function as an argument": (NOISE, "x = self.signals[i]\n        return self.augment(x), x", ", noise"),
+    "a function of a function": (NOISE + "def both(x):\n    return noise(x)\n", "return both(self.signals[i])", ""),
+    "a method": (
+        "",
+        """x = self.signals[i]
+        return self.flip(x)
+    def flip(self, x):
+        x.mul_(random.choice([-1, 1]))  # <- DAT010
+        return x""",
+        "",
+    ),
+    "an object": (OBJECTS, "return self.augment(self.signals[i])", ", Scale()"),
+    "a pipeline": (OBJECTS, "return self.augment(self.signals[i])", ", Pipeline([Scale(), Erase()])"),
+    "a list": (
+        OBJECTS,
+        "x = self.signals[i]\n        for t in self.augment:\n            x = t(x)\n        return x",
+        ", [Scale(), Erase()]",
+    ),
+    "Compose": (
+        OBJECTS + "from torchvision.transforms import Compose\n",
+        "x = self.signals[i]\n        if self.augment is not None:\n            x = self.augment(x)\n        return x",
+        ", Compose([Scale(), Erase()])",
+    ),
+    "a registry": (
+        OBJECTS + "KNOWN = {'scale': Scale, 'erase': Erase}\n",
+        "return self.augment(self.signals[i])",
+        ", Pipeline([KNOWN[name]() for name in ('scale', 'erase')])",
+    ),
+    "a lambda": ("", "return self.augment(self.signals[i])", ", lambda x: x.mul_(random.random())  # <- DAT010\n"),
+}
+COPIED_FIRST = {
+    "a copy in the function": (
+        "def noise(x):\n    x = x.clone()\n    x += torch.randn_like(x)\n    return x\n",
+        "noise(x)",
+    ),
+    "a copy as the argument": (NOISE.replace("  # <- DAT010", ""), "noise(x.clone())"),
+    "a new array": ("def noise(x):\n    return x + torch.randn_like(x)\n", "noise(x)"),
+    "a new array that is changed": (
+        "def noise(x):\n    x = x * 2\n    x += torch.randn_like(x)\n    x[:, :3].mul_(2)\n    return x\n",
+        "noise(x)",
+    ),
+    "a buffer of the function": (
+        "def noise(x):\n    out = torch.zeros_like(x)\n    out += x\n    out[:, 3:].add_(1)\n    return out\n",
+        "noise(x)",
+    ),
+    "the pipeline copies": (
+        OBJECTS.replace("  # <- DAT010", "").replace("for step in", "x = x.clone()\n        for step in"),
+        "Pipeline([Scale(), Erase()])(x)",
+    ),
+    "an earlier step copies": (
+        OBJECTS.replace("  # <- DAT010", "") + "class Copy:\n    def __call__(self, x):\n        return x.clone()\n",
+        "Pipeline([Copy(), Scale(), Erase()])(x)",
+    ),
+    "an unknown step before": (
+        OBJECTS.replace("  # <- DAT010", "") + "from torchvision import transforms as T\n",
+        "T.Compose([T.RandomErasing(), Scale()])(x)",
+    ),
+    "a number": ("def count(n):\n    n += 1\n    return n\n", "x * count(self.signals[i])"),
+}
+
+
+@pytest.mark.parametrize(("functions", "body", "argument"), IN_CALLS.values(), ids=IN_CALLS)
+def test_lint_reports_changes_in_functions_that_get_the_sample(lint_reports, functions, body, argument):
+    lint_reports(CALLED.format(functions=functions, body=body, argument=argument))
+
+
+@pytest.mark.parametrize(("functions", "result"), COPIED_FIRST.values(), ids=COPIED_FIRST)
+def test_lint_accepts_functions_that_change_a_copy(lint_is_clean, functions, result):
+    body = f"x = self.signals[i]\n        return {result}, x"
+    lint_is_clean(CALLED.format(functions=functions, body=body, argument=""), "DAT010")

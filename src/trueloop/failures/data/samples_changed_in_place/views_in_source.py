@@ -8,14 +8,16 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in, walk
+from trueloop.core.source_text import nodes_in
+from trueloop.failures.data.samples_changed_in_place.in_functions import (
+    CHANGING,
+    SHARING,
+    changed_name,
+    effect_of_call,
+    statements,
+)
 from trueloop.failures.failure import Rule
 
-_SHARING: Final = frozenset((
-    "from_numpy", "as_tensor", "asarray", "squeeze", "unsqueeze", "view", "permute", "transpose", "numpy", "detach",
-))  # fmt: skip
-"""Functions and methods whose result shares memory with what they get."""
-_CHANGING: Final = frozenset(("sub_", "div_", "mul_", "add_", "normal_", "neg_", "pow_"))
 _ARRAYS: Final = frozenset((
     "array", "astype", "rand", "randn", "normal", "standard_normal", "zeros", "ones", "stack", "tensor", "from_numpy",
     "cat", "concatenate", "empty", "full", "vstack", "to_numpy", "float32", "FloatTensor", "uniform", "randint",
@@ -32,6 +34,8 @@ class _Change(NamedTuple):
     statement: Any
     name: str
     view: ast.Subscript
+    call: ast.Call | None = None
+    """The call that passes the view to the function with the statement; None if it is in ``__getitem__``."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -41,29 +45,35 @@ def find(source: SourceFile) -> Iterator[Hit]:
         method = next((each for each in methods if each.name == "__getitem__"), None)
         if method is None or len(method.args.args) != 2:
             continue
-        for change in _changes(method):
-            if _is_stored(definition, change.view) and _is_array(source, method, change):
-                yield Hit(
-                    message=f"`{ast.unparse(change.statement)}` changes what the dataset stores: `{change.name}` "
-                    f"shares memory with `{ast.unparse(change.view)}`: each read changes the sample again.",
-                    node=change.statement,
-                    related=((change.view, "the stored sample"),),
-                )
-                break
+        stored = [each for each in _changes(source, method) if _is_stored(definition, each.view)]
+        change = next((each for each in stored if _is_array(source, method, each)), None)
+        if change is not None:
+            where = f" in `{ast.unparse(change.call.func)}`" if change.call is not None else ""
+            yield Hit(
+                message=f"`{ast.unparse(change.statement)}`{where} changes what the dataset stores: `{change.name}` "
+                f"shares memory with `{ast.unparse(change.view)}`: each read changes the sample again.",
+                node=change.statement,
+                related=((change.view, "the stored sample"),),
+            )
 
 
-def _changes(method: ast.FunctionDef) -> Iterator[_Change]:
-    """Yield the statements that change a view of a stored sample, in order."""
+def _changes(source: SourceFile, method: ast.FunctionDef) -> Iterator[_Change]:
+    """Yield the statements that change a view of a stored sample, in order, also in functions that get it."""
     views: dict[str, ast.Subscript] = {}
     indices = {method.args.args[1].arg}
-    for statement in _statements(method.body):
-        name = _changed_name(method, statement)
+    for statement in statements(method.body):
+        name = changed_name(method, statement)
         if name in views:
             yield _Change(statement, name, views[name])
+        for call in nodes_in(statement, ast.Call):
+            view = _view(call.args[0], indices, views) if call.args else None
+            changed = effect_of_call(source, call.func).change if view is not None else None
+            if view is not None and changed is not None:
+                yield _Change(changed, ast.unparse(call.args[0]), view, call)
         for target in statement.targets if isinstance(statement, ast.Assign) else ():
             for each, value in _pairs(target, statement.value):  # type: ignore[union-attr]
                 view = _view(value, indices, views)
-                if not isinstance(value, ast.Call) or last_name(value.func) not in _CHANGING:
+                if not isinstance(value, ast.Call) or last_name(value.func) not in CHANGING:
                     views.pop(each, None)
                 views |= {each: view} if view is not None else {}
                 indices |= {each} if view is not None and re.search("ind|idx|order|perm", ast.unparse(view)) else set()
@@ -80,16 +90,6 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
                 yield each.id, values[number] if len(values) == len(target.elts) else ast.Constant(None)
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the simple statements of a block and of its inner blocks, in order."""
-    for each in body:
-        inner = [getattr(each, name, []) for name in ("body", "orelse", "finalbody")]
-        if not any(inner):
-            yield each
-        for part in inner:
-            yield from _statements(part)
-
-
 def _view(node: ast.expr, indices: set[str], views: dict[str, ast.Subscript]) -> ast.Subscript | None:
     """Return the stored item ``self.images[index]`` with which a value shares memory; None if with none."""
     match node:
@@ -100,39 +100,11 @@ def _view(node: ast.expr, indices: set[str], views: dict[str, ast.Subscript]) ->
         case ast.Subscript(value=inner, slice=ast.Slice()):
             return _view(inner, indices, views)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np"), attr=attr), args=[inner]):
-            return _view(inner, indices, views) if attr in _SHARING else None
-        case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in _SHARING:
+            return _view(inner, indices, views) if attr in SHARING else None
+        case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in SHARING:
             return _view(inner, indices, views)
         case _:
             return None
-
-
-def _changed_name(method: ast.FunctionDef, statement: ast.stmt) -> str:
-    """Return the variable whose memory a statement changes each time, such as ``x += 1`` or ``x.mul_(2)``; else ""."""
-    match statement:
-        case ast.AugAssign(target=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name))):
-            return name
-        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=index)]):
-            # setting the same items to the same values again changes nothing
-            local = {each.id for each in nodes_in(method, ast.Name) if isinstance(each.ctx, ast.Store)}
-            used = {each.id for each in nodes_in(index, ast.Name)}
-            is_text = any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in walk(index))
-            return name if used & local and name not in used and not is_text else ""
-        case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
-            names = [last_name(each) for each in _owners(call)]
-            return names[0] if names else ""
-        case _:
-            return ""
-
-
-def _owners(call: ast.expr) -> Iterator[ast.Name]:
-    """Yield the variable that a chain such as ``x.sub_(mean).div_(deviation)`` changes, if it changes one."""
-    changes = False
-    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        changes |= call.func.attr in _CHANGING
-        call = call.func.value
-    if changes and isinstance(call, ast.Name):
-        yield call
 
 
 def _is_stored(definition: ast.ClassDef, view: ast.Subscript) -> bool:
@@ -165,6 +137,8 @@ def _is_array(source: SourceFile, method: ast.FunctionDef, change: _Change) -> b
     wrapped = any(
         last_name(each.func) == "from_numpy" and change.view in each.args for each in nodes_in(method, ast.Call)
     )
+    if change.call is not None and not isinstance(change.statement, ast.AugAssign):
+        return stores_arrays
     match change.statement:
         case ast.AugAssign(target=ast.Name() as target, value=value):
             has_noise = any(last_name(each.func) in _NOISE and each.args for each in nodes_in(value, ast.Call))

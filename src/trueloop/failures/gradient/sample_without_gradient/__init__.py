@@ -1,8 +1,9 @@
-"""A sample from ``dist.sample()`` is decoded and trained on, but no gradient reaches the encoder.
+"""A sample from ``dist.sample()`` is decoded or judged by a critic, but no gradient reaches the encoder or policy.
 
 What you see
     The reconstruction improves, because the decoder learns, but the codes carry no information: the layers that compute
-    mean and deviation are trained by the KL term alone, or not at all.
+    mean and deviation are trained by the KL term alone, or not at all. A policy whose actions a critic judges, as in
+    soft actor-critic, follows the entropy term alone, and its return stays low.
 
 Why it happens
     ``sample()`` of ``torch.distributions`` runs under ``torch.no_grad()``. ``rsample()`` draws the same numbers as a
@@ -15,7 +16,8 @@ Fix
         return self.decoder(z)
 
 When this is fine
-    - The gradient is estimated from ``log_prob``, as in policy gradients.
+    - The gradient is estimated from ``log_prob``, as in policy gradients: ``log_prob`` times an advantage.
+    - The sampled actions are a part of the critic's own loss or of its target.
     - The sample is drawn under ``torch.no_grad()``, or only for an action or an output.
     - The distribution has no ``rsample``, as ``Categorical`` has none.
 
@@ -23,28 +25,42 @@ How it is detected
     Only the linter finds it, from the source code: a module draws a sample of a distribution that has ``rsample``, such
     as ``Normal``, ``Beta`` or ``MultivariateNormal``, and passes it to one of its layers, and a layer has computed the
     parameters of the distribution. Files that call ``log_prob`` are not reported, nor are fixed distributions.
+    Or a network gets a sample whose location was computed, also as a result of a function or through ``tanh``, and the
+    value of the network is maximised: it is a term of a loss, with a minus.
 
 References
     torch.distributions, https://docs.pytorch.org/docs/stable/distributions.html
     Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", arXiv:1312.6114
+    Haarnoja et al., 2018, "Soft Actor-Critic", arXiv:1801.01290
 """
 
 import ast
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.possible_values import is_without_gradients
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity
-
-_REPARAMETRISED: Final = frozenset((
-    "Normal", "Laplace", "Beta", "Gamma", "Dirichlet", "MultivariateNormal", "LogNormal", "StudentT", "Gumbel",
-))  # fmt: skip
+from trueloop.failures.gradient.sample_without_gradient.of_policy import REPARAMETRISED, judged_samples
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each sample without a gradient that a layer decodes, or that a critic judges for the policy."""
+    yield from _decoded(source)
+    for each in judged_samples(source):
+        drawn, value = ast.unparse(each.sample.func), ast.unparse(each.critic)
+        yield Hit(
+            message=f"`{drawn}()` has no gradient: `{value}` in the loss does not train the policy that has drawn the "
+            "sample. `rsample()` has one.",
+            node=each.sample,
+            related=((each.critic, "the value is maximised here"),),
+            fix=_fix(source, each.sample),
+        )
+
+
+def _decoded(source: SourceFile) -> Iterator[Hit]:
     """Yield each sample without a gradient that a module passes to one of its layers."""
     if any(last_name(each.func) in ("log_prob", "rsample") for each in source.all_calls):
         return
@@ -59,21 +75,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
         creator = function
         if isinstance(created, ast.Call) and dotted_name(created.func).startswith("self."):
             creator, created = _return_value(source, last_name(created.func)) or (function, created)
-        is_known = isinstance(created, ast.Call) and last_name(created.func) in _REPARAMETRISED
+        is_known = isinstance(created, ast.Call) and last_name(created.func) in REPARAMETRISED
         if not is_known or not _is_computed(creator, created) or is_without_gradients(source, call):
             continue
         layer = _layer(source, function, call)
         if layer is not None:
-            end = source.text.span(call.func)[1]
-            edit = Edit(end - len("sample"), end, "rsample")
             yield Hit(
                 message=f"`{ast.unparse(call.func)}()` has no gradient: nothing that `{ast.unparse(layer)}` computes "
                 "from it trains the layers before the sample. `rsample()` has one.",
                 node=call,
                 related=((layer, "the sample is used here"),),
-                fix=Fix((edit,), safe=False, description="Use rsample"),
-                severity=Severity.WARNING,
+                fix=_fix(source, call),
             )
+
+
+def _fix(source: SourceFile, call: ast.Call) -> Fix:
+    end = source.text.span(call.func)[1]
+    return Fix((Edit(end - len("sample"), end, "rsample"),), safe=False, description="Use rsample")
 
 
 def _return_value(source: SourceFile, name: str) -> tuple[ast.FunctionDef, ast.expr] | None:
@@ -151,7 +169,7 @@ print(nn.functional.mse_loss(model(x), x))
 
 FAILURE = Failure(
     code="GRD019",
-    title="sample() passes no gradient to the encoder",
+    title="sample() passes no gradient to the encoder or policy",
     severity=Severity.WARNING,
     bad=SCRIPT.replace("{sample}", "sample"),
     good=SCRIPT.replace("{sample}", "rsample"),
