@@ -156,6 +156,7 @@ UNFIXED = {
     "OPT017",
     "OPT018",
     "OPT020",
+    "OPT021",
     "PRC004",
     "SCH004",
     "SCH006",

@@ -514,6 +514,77 @@ print(kept)
 }
 
 
+ARRAYS = """
+VIEWS
+best, kept = float("inf"), None
+for epoch in range(6):
+    loss = update()
+    if loss < best:
+        best = loss
+        kept = take(model)
+for p, value in zip(model.parameters(), kept):
+    p.data.copy_(torch.as_tensor(value))
+"""
+TAKERS = {
+    "detached arrays": "    return [p.detach().numpy() for p in net.parameters()]",
+    "asarray": "    return [np.asarray(p.detach()) for p in net.parameters()]",
+    "flat data": "    return [p.data.view(-1) for p in net.parameters()]",
+    "back to tensors": "    return tuple(torch.from_numpy(p.detach().numpy()) for p in net.parameters())",
+    "a loop": """    found = []
+    for p in net.parameters():
+        found.append(p.detach())
+    return found""",
+}
+COPIERS = {
+    "copies of arrays": "    return [p.detach().numpy().copy() for p in net.parameters()]",
+    "new arrays": "    return [np.array(p.detach()) for p in net.parameters()]",
+    "clones": "    return [p.detach().cpu().clone() for p in net.parameters()]",
+    "one vector": "    return torch.cat([p.data.view(-1) for p in net.parameters()])[None]",
+    "a loop with copies": """    found = []
+    for p in net.parameters():
+        found.append(p.detach().clone())
+    return found""",
+}
+for key, body in TAKERS.items():
+    lines = ["import numpy as np", "def take(net):", *body.splitlines()]
+    marked = next(i for i, line in enumerate(lines) if "p.d" in line)
+    lines[marked] += "  # <- CKP001"
+    LINT_FINDS |= {key: ARRAYS.replace("VIEWS", "\n".join(lines))}
+LINT_IGNORES |= {
+    key: ARRAYS.replace("VIEWS", "import numpy as np\ndef take(net):\n" + body) for key, body in COPIERS.items()
+}
+LINT_FINDS |= {
+    "views in a class and a dictionary": """
+class Stop:
+    def __init__(self):
+        self.best, self.kept = float("inf"), {}
+    def look(self, loss, net):
+        if loss < self.best:
+            self.best = loss
+            self.kept["w"] = [p.detach().numpy() for p in net.parameters()]  # <- CKP001
+    def restore(self, net):
+        for p, value in zip(net.parameters(), self.kept["w"]):
+            p.data.copy_(torch.from_numpy(value))
+stop = Stop()
+for epoch in range(6):
+    stop.look(update(), model)
+stop.restore(model)
+""",
+}
+LINT_IGNORES |= {
+    "views that are saved at once": """
+import numpy as np
+best = float("inf")
+for epoch in range(6):
+    loss = update()
+    if loss < best:
+        best = loss
+        kept = [p.detach().numpy() for p in model.parameters()]
+        np.savez(os.path.join(folder, "best.npz"), *kept)
+""",
+}
+
+
 @pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
 def test_lint_reports_the_marked_line(lint_reports, name):
     lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name], fixes=True)

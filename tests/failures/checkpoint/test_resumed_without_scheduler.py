@@ -243,3 +243,91 @@ SCHEDULE_GOES_ON = {
 @pytest.mark.parametrize("script", SCHEDULE_GOES_ON.values(), ids=SCHEDULE_GOES_ON)
 def test_lint_accepts_schedules_that_go_on(lint_is_clean, script):
     lint_is_clean(script, "CKP011")
+
+
+STAGES = """
+import torch
+from torch import nn
+
+x = torch.randn(64, 6)
+
+def fit(model, optimizer, targets, scheduler=None):
+    for rows in torch.randperm(64).split(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[rows]), targets[rows]).backward()
+        optimizer.step()
+    if scheduler is not None:
+        scheduler.step()
+
+first = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(first.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+for _ in range(10):
+    fit(first, optimizer, x.sum(1, keepdim=True), scheduler)
+torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()MORE}, "first.pt")
+state = torch.load("first.pt")
+second = nn.Linear(6, 1)
+second.load_state_dict(state["model"])
+"""
+
+NEW_STAGES = {
+    "without a scheduler": """
+adam = torch.optim.Adam(second.parameters(), lr=0.01)
+adam.load_state_dict(state["optimizer"])
+fit(second, adam, x.mean(1, keepdim=True))
+""",
+    "a new rate and a new schedule": """
+adam = torch.optim.Adam(second.parameters(), lr=0.002)
+adam.load_state_dict(state["optimizer"])
+for group in adam.param_groups:
+    group["lr"] = group["initial_lr"] = 0.002
+fit(second, adam, x.mean(1, keepdim=True), torch.optim.lr_scheduler.CosineAnnealingLR(adam, 10))
+""",
+    "a schedule of its own for another rate": """
+adam = torch.optim.Adam(second.parameters(), lr=0.002)
+adam.load_state_dict(state["optimizer"])
+fit(second, adam, x.mean(1, keepdim=True), torch.optim.lr_scheduler.OneCycleLR(adam, 0.002, total_steps=10))
+""",
+    "in a function that sets the rate": """
+def tune(rate):
+    adam = torch.optim.Adam(second.parameters(), lr=rate)
+    adam.load_state_dict(state["optimizer"])
+    adam.param_groups[0]["lr"] = rate
+    decay = torch.optim.lr_scheduler.StepLR(adam, 5)
+    for _ in range(10):
+        fit(second, adam, x.mean(1, keepdim=True), decay)
+tune(0.001)
+""",
+}
+
+
+@pytest.mark.parametrize("saved", ["", ', "scheduler": scheduler.state_dict()'], ids=["not saved", "saved"])
+@pytest.mark.parametrize("script", NEW_STAGES.values(), ids=NEW_STAGES)
+def test_lint_accepts_new_stages(lint_is_clean, script, saved):
+    lint_is_clean(STAGES.replace("MORE", saved) + script)
+
+
+def test_lint_reports_only_the_optimizer_that_a_scheduler_changes(lint_reports):
+    lint_reports("""
+import torch
+from torch import nn
+g, d = nn.Linear(6, 6), nn.Linear(6, 1)
+g_optimizer, d_optimizer = torch.optim.Adam(g.parameters()), torch.optim.Adam(d.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(g_optimizer, 5)
+if resume:
+    state = torch.load("last.pt")
+    g.load_state_dict(state["g"])
+    d.load_state_dict(state["d"])
+    g_optimizer.load_state_dict(state["go"])  # <- CKP011
+    d_optimizer.load_state_dict(state["do"])
+for epoch in range(10):
+    for z, real in loader:
+        g_optimizer.zero_grad()
+        d_optimizer.zero_grad()
+        (d(real) - d(g(z))).mean().backward()
+        g_optimizer.step()
+        d_optimizer.step()
+    scheduler.step()
+    torch.save({"g": g.state_dict(), "d": d.state_dict(), "go": g_optimizer.state_dict(),
+                "do": d_optimizer.state_dict()}, "last.pt")
+""")

@@ -475,7 +475,243 @@ net = nn.Linear(4, 1)
 fit(net, torch.optim.Adam(net.parameters()), DataLoader(data, batch_size=16, shuffle=True))
 """,
 }
+HELPERS |= {
+    "a generator that is None, batches by index": """
+def batch(part, generator=None):
+    rows = torch.randint(len(part), (16,), generator=generator)
+    return part[rows]
+@torch.no_grad()
+def estimate(net, part):
+    torch.manual_seed(2024)  # <- DAT004
+    return sum(net(batch(part)).mean().item() for _ in range(5)) / 5
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(501):
+    if it % 25 == 0:
+        print(estimate(net, data.tensors[0]))
+    if it == 500:
+        break
+    loss = net(batch(data.tensors[0])).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    "a lambda, a counted loader": """
+def validate(model, x, y):
+    torch.manual_seed(0)  # <- DAT004
+    return F.mse_loss(model(x + torch.randn_like(x)), y).item()
+model = nn.Linear(4, 1)
+opt = torch.optim.Adam(model.parameters())
+loader = DataLoader(data, 32, shuffle=True)
+check = lambda: validate(model, *data.tensors)
+for epoch in range(5):
+    for number, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        opt.step()
+    print(check())
+""",
+    "an object that is called, seeds of several splits, chosen steps": """
+class Probe:
+    def __init__(self, parts):
+        self.parts = parts
+    def __call__(self, model):
+        found = []
+        for part in self.parts:
+            torch.manual_seed(11)  # <- DAT004
+            found.append(model(part[torch.randperm(len(part))[:8]]).mean().item())
+        return found
+probe = Probe([data.tensors[0][:100], data.tensors[0][100:]])
+model = nn.Linear(4, 1)
+opt = torch.optim.Adam(model.parameters())
+for step in range(400):
+    x = torch.rand(32, 4)
+    opt.zero_grad()
+    (model(x) - x.sum(1, keepdim=True)).pow(2).mean().backward()
+    opt.step()
+    if step in (50, 100, 200, 300):
+        probe(model)
+""",
+    "NumPy's generator": """
+import numpy as np
+def sample(n):
+    return torch.from_numpy(np.random.choice(256, n))
+class Run:
+    def __init__(self):
+        self.model = nn.Linear(4, 1)
+        self.opt = torch.optim.SGD(self.model.parameters(), 0.1)
+    def check(self):
+        np.random.seed(1)  # <- DAT004
+        rows = sample(64)
+        return F.mse_loss(self.model(data.tensors[0][rows]), data.tensors[1][rows]).item()
+    def update(self):
+        rows = sample(16)
+        self.opt.zero_grad()
+        F.mse_loss(self.model(data.tensors[0][rows]), data.tensors[1][rows]).backward()
+        self.opt.step()
+    def fit(self, steps):
+        for step in range(1, steps):
+            self.update()
+            if not step % 50:
+                self.check()
+Run().fit(500)
+""",
+    "an option as the seed, skipped with continue": """
+import random
+from settings import args
+def score(model, seed):
+    random.seed(seed)  # <- DAT004
+    row = random.randrange(256)
+    return model(data.tensors[0][row]).item()
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(300):
+    row = random.randrange(256)
+    opt.zero_grad()
+    F.mse_loss(model(data.tensors[0][row]), data.tensors[1][row]).backward()
+    opt.step()
+    if step % 10:
+        continue
+    score(model, args.seed)
+""",
+}
 CORRECT_HELPERS = {
+    "generator of its own as an argument": """
+def batch(part, generator=None):
+    return part[torch.randint(len(part), (16,), generator=generator)]
+def estimate(net, part):
+    generator = torch.Generator().manual_seed(2024)
+    return net(batch(part, generator)).mean().item()
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    if it % 25 == 0:
+        print(estimate(net, data.tensors[0]))
+    opt.zero_grad()
+    net(batch(data.tensors[0])).pow(2).mean().backward()
+    opt.step()
+""",
+    "training has the generator": """
+train = torch.Generator().manual_seed(1)
+def batch(part, generator=None):
+    return part[torch.randint(len(part), (16,), generator=generator)]
+def estimate(net, part):
+    torch.manual_seed(2024)
+    return net(batch(part)).mean().item()
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    if it % 25 == 0:
+        print(estimate(net, data.tensors[0]))
+    opt.zero_grad()
+    net(batch(data.tensors[0], train)).pow(2).mean().backward()
+    opt.step()
+""",
+    "a fork of the generators": """
+def estimate(net):
+    with torch.random.fork_rng():
+        torch.manual_seed(2024)
+        return net(torch.randn(4, 4)).mean().item()
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    if it % 25 == 0:
+        print(estimate(net))
+    opt.zero_grad()
+    net(torch.randn(8, 4)).pow(2).mean().backward()
+    opt.step()
+""",
+    "a new seed from the step, after a fixed one": """
+def estimate(net, step):
+    torch.manual_seed(2024)
+    value = net(torch.randn(4, 4)).mean().item()
+    torch.manual_seed(step)
+    return value
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    if it % 25 == 0:
+        print(estimate(net, it))
+    opt.zero_grad()
+    net(torch.randn(8, 4)).pow(2).mean().backward()
+    opt.step()
+""",
+    "a seed that counts, of an object": """
+class Probe:
+    def __init__(self):
+        self.seed = 0
+    def __call__(self, net):
+        self.seed += 1
+        torch.manual_seed(self.seed)
+        return net(torch.randn(4, 4)).mean().item()
+probe = Probe()
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    opt.zero_grad()
+    net(torch.randn(8, 4)).pow(2).mean().backward()
+    opt.step()
+    if it % 25 == 0:
+        probe(net)
+""",
+    "another library's generator": """
+import numpy as np
+def estimate(net):
+    np.random.seed(3)
+    return net(torch.from_numpy(np.random.rand(4, 4)).float()).mean().item()
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    opt.zero_grad()
+    net(torch.randn(8, 4)).pow(2).mean().backward()
+    opt.step()
+    if it % 25 == 0:
+        estimate(net)
+""",
+    "NumPy's new generators": """
+import numpy as np
+rng = np.random.default_rng(0)
+def estimate(net):
+    np.random.seed(3)
+    return net(torch.from_numpy(np.random.rand(4, 4)).float()).mean().item()
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    rows = rng.choice(256, 16)
+    opt.zero_grad()
+    net(data.tensors[0][rows]).pow(2).mean().backward()
+    opt.step()
+    if it % 25 == 0:
+        estimate(net)
+""",
+    "at the end of the training": """
+def estimate(net):
+    torch.manual_seed(3)
+    return net(torch.randn(4, 4)).mean().item()
+net = nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+for it in range(500):
+    opt.zero_grad()
+    net(torch.randn(8, 4)).pow(2).mean().backward()
+    opt.step()
+    if it == 499:
+        estimate(net)
+    if it % 100 == 0 and it > 400:
+        estimate(net)
+        break
+""",
+    "repeated runs": """
+def run(rate):
+    torch.manual_seed(3)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.Adam(net.parameters(), rate)
+    for it in range(500):
+        opt.zero_grad()
+        net(torch.randn(8, 4)).pow(2).mean().backward()
+        opt.step()
+for rate in (0.1, 0.01):
+    run(rate)
+""",
     "generator, restored, other seed, once": """
 def draw(model, n, seed=0):
     g = torch.Generator().manual_seed(seed)

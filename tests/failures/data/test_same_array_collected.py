@@ -207,6 +207,244 @@ print(torch.stack([table, table]))
 }
 
 
+# Arrays of objects ---------------------------------------------------------------------------------------------------
+
+FAULTY |= {
+    "a method for the observation, a deque of tuples": """
+from collections import deque
+class Point:
+    def _observe(self):
+        return self.place  # <- DAT021
+    def reset(self):
+        self.place = np.random.uniform(-1, 1, 2).astype(np.float32)
+        return self._observe()
+    def step(self, action):
+        self.place += 0.1 * action
+        np.clip(self.place, -1.0, 1.0, out=self.place)
+        return self._observe(), float(-np.abs(self.place).sum()), False
+env, memory = Point(), deque(maxlen=500)
+state = env.reset()
+for t in range(90):
+    after, reward, done = env.step(1)
+    memory.append((state, reward, after))
+    state = env.reset() if done else after
+""",
+    "transitions of a dataclass": """
+from dataclasses import dataclass
+@dataclass
+class Transition:
+    seen: np.ndarray
+    reward: float
+class Cart:
+    def __init__(self, rng):
+        self.rng, self.x = rng, None
+    def begin(self):
+        self.x = self.rng.normal(size=4)
+        return self.x
+    def move(self, force):
+        x = self.x
+        x[1] += force
+        x[0] += x[1]
+        return self.x, -abs(float(x[0]))  # <- DAT021
+class Agent:
+    def __init__(self, world):
+        self.world, self.seen = world, []
+    def collect(self, steps):
+        for _ in range(steps):
+            place, reward = self.world.move(0.1)
+            self.seen.append(Transition(place, reward))
+        return torch.tensor(np.stack([each.seen for each in self.seen]))
+Agent(Cart(np.random.default_rng(0))).collect(10)
+""",
+    "a tensor that shares the memory": """
+class World:
+    def __init__(self):
+        self.cells = np.zeros((4, 4), dtype=np.float32)
+    @property
+    def view(self):
+        return torch.from_numpy(self.cells).unsqueeze(0)  # <- DAT021
+    def act(self, row, column):
+        self.cells[row, column] += 1
+        return self.view
+world = World()
+frames = []
+for t in range(16):
+    frames.append(world.act(t // 4, t % 4))
+x = torch.cat(frames)
+""",
+    "a buffer that keeps what it gets": """
+class Replay:
+    def __init__(self):
+        self.items = []
+    def push(self, *transition):
+        self.items.append(transition)
+class Env:
+    def __init__(self):
+        self.s = np.zeros(3)
+    def reset(self):
+        self.s = np.zeros(3)
+        return self.s
+    def step(self, a):
+        np.add(self.s, a, out=self.s)
+        return self.s, 0.0, False  # <- DAT021
+def rollout(env, replay):
+    s = env.reset()
+    for _ in range(20):
+        new, r, d = env.step(0.1)
+        replay.push(s, r, new)
+        s = new
+rollout(Env(), Replay())
+""",
+    "observed after the change": """
+class Robot:
+    def __init__(self):
+        self.pose = torch.zeros(3)
+    def drive(self, v):
+        self.pose.add_(v)
+    def sense(self):
+        return self.pose  # <- DAT021
+robot, seen = Robot(), []
+for t in range(9):
+    robot.drive(torch.randn(3))
+    seen.append(robot.sense())
+x = torch.stack(seen)
+""",
+    "a comprehension": """
+class Walk:
+    def __init__(self):
+        self.place = np.zeros(2)
+    def step(self):
+        self.place += np.random.randn(2)
+        return self.place  # <- DAT021
+def sample(walk, n):
+    places = [walk.step() for _ in range(n)]
+    return torch.tensor(np.array(places))
+sample(Walk(), 30)
+""",
+}
+RETURNS = """
+class Point:
+    def __init__(self):
+        self.place, self.count = np.zeros(2), 0
+    def reset(self):
+        self.place = np.random.uniform(-1, 1, 2)
+        return RESET
+    def step(self, action):
+        CHANGE
+        self.count += 1
+        return RETURN, -1.0, False
+env, memory = Point(), []
+state = env.reset()
+for t in range(90):
+    after, reward, done = env.step(1)
+    STORE
+    state = env.reset() if done else after
+x = torch.tensor(np.array([each[0] for each in memory]))
+"""
+
+
+def returned(
+    value: str, change: str = "self.place += 0.1 * action", store: str = "memory.append((state, reward, after))"
+) -> str:
+    return RETURNS.replace("RESET", value).replace("RETURN", value).replace("CHANGE", change).replace("STORE", store)
+
+
+CORRECT |= {
+    "a copy is returned": returned("self.place.copy()"),
+    "a new array is returned": returned("np.array(self.place)"),
+    "a new tensor is returned": returned("torch.tensor(self.place)"),
+    "another dtype is returned": returned("self.place.astype(np.float32)"),
+    "rounded values are returned": returned("np.asarray(self.place, dtype=np.float32)"),
+    "one number is returned": returned("self.place[0]"),
+    "parts in a new array": returned("np.concatenate([self.place, self.place])"),
+    "the state is replaced": returned("self.place", change="self.place = self.place + 0.1 * action"),
+    "a clipped new state": returned("self.place", change="self.place = np.clip(self.place + action, -1, 1)"),
+    "a counter is returned": returned("self.count"),
+    "copies are stored": returned("self.place", store="memory.append((state.copy(), reward, after.copy()))"),
+    "tensors are stored": returned("self.place", store="memory.append((torch.tensor(state), reward, np.array(after)))"),
+    "only rewards are stored": returned("self.place", store="memory.append((reward, done))"),
+    "a scalar state": """
+class Walk:
+    def __init__(self):
+        self.x = np.random.uniform(-1, 1)
+    def step(self):
+        self.x += np.random.uniform(-1, 1)
+        return self.x
+walk, seen = Walk(), []
+for t in range(30):
+    seen.append(walk.step())
+x = torch.tensor(seen)
+""",
+    "a buffer that writes into rows": """
+class Replay:
+    def __init__(self, n):
+        self.states, self.count = np.zeros((n, 3)), 0
+    def push(self, state, reward):
+        self.states[self.count] = state
+        self.count += 1
+class Env:
+    def __init__(self):
+        self.s = np.zeros(3)
+    def step(self, a):
+        self.s += a
+        return self.s, 0.0
+env, replay = Env(), Replay(20)
+for _ in range(20):
+    s, r = env.step(0.1)
+    replay.push(s, r)
+""",
+    "a buffer that copies": """
+class Replay:
+    def __init__(self):
+        self.items = []
+    def push(self, state, reward):
+        self.items.append((np.array(state), reward))
+class Env:
+    def __init__(self):
+        self.s = np.zeros(3)
+    def step(self, a):
+        self.s += a
+        return self.s, 0.0
+env, replay = Env(), Replay()
+for _ in range(20):
+    s, r = env.step(0.1)
+    replay.push(s, r)
+""",
+    "converted before it is stored": """
+class Env:
+    def __init__(self):
+        self.s = np.zeros(3)
+    def step(self, a):
+        self.s += a
+        return self.s, 0.0
+env, seen = Env(), []
+for _ in range(20):
+    s, r = env.step(0.1)
+    s = torch.tensor(s, dtype=torch.float32)
+    seen.append(s)
+x = torch.stack(seen)
+""",
+    "another class has the method": """
+class Env:
+    def __init__(self):
+        self.s = np.zeros(3)
+    def step(self, a):
+        self.s += a
+        return self.s
+class Copying:
+    def __init__(self, env):
+        self.env = env
+    def step(self, a):
+        return self.env.step(a).copy()
+env, seen = Copying(Env()), []
+for _ in range(20):
+    s = env.step(0.1)
+    seen.append(s)
+x = torch.tensor(np.array(seen))
+""",
+}
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)

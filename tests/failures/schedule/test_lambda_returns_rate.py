@@ -98,6 +98,103 @@ scheduler = LambdaLR(optimizer, lambda n: 512**-0.5 * min((n + 1)**-0.5, (n + 1)
 """,
 }
 
+LINT |= {
+    "a closure with a parameter": """
+from settings import args
+def warmup_inverse(optimizer, peak, warmup):
+    def rate(step):
+        step = step + 1
+        return peak * min(step / warmup, (warmup / step) ** 0.5)
+    return LambdaLR(optimizer, lr_lambda=rate)  # <- SCH008
+optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+scheduler = warmup_inverse(optimizer, args.lr, args.warmup)
+""",
+    "an object that is called": """
+class Warmup:
+    def __init__(self, top, steps):
+        self.top, self.steps = top, steps
+    def __call__(self, step):
+        if step < self.steps:
+            return self.top * (step + 1) / self.steps
+        factor = self.top * 0.99 ** (step - self.steps)
+        return factor
+LR = 0.2
+optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+scheduler = LambdaLR(optimizer, Warmup(LR, 10))  # <- SCH008
+""",
+    "partial": """
+from functools import partial
+def decay(step, start, total):
+    return max(start * (1 - step / total), start * 0.01)
+lr = 0.05
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+scheduler = LambdaLR(optimizer, partial(decay, start=lr, total=100))  # <- SCH008
+""",
+    "a lambda in a function": """
+def schedule(opt, base):
+    return LambdaLR(opt, lambda n: base * 0.5 if n > 50 else base * (n + 1) / 50)  # <- SCH008
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+scheduler = schedule(optimizer, 3e-4)
+""",
+    "a method": """
+class Trainer:
+    def __init__(self, rate=0.01):
+        self.rate = rate
+        self.opt = torch.optim.SGD(model.parameters(), lr=rate)
+        self.scheduler = LambdaLR(self.opt, self.at)  # <- SCH008
+    def at(self, step):
+        return self.rate * 0.9**step
+Trainer()
+""",
+}
+LINT_CORRECT = {
+    "a closure with a factor": """
+from settings import args
+def warmup_inverse(optimizer, warmup, top=1.0):
+    def rate(step):
+        return top * min((step + 1) / warmup, (warmup / (step + 1)) ** 0.5)
+    return LambdaLR(optimizer, lr_lambda=rate)
+scheduler = warmup_inverse(torch.optim.Adam(model.parameters(), lr=args.lr), args.warmup)
+""",
+    "divided by the rate": """
+def schedule(opt, peak, base):
+    return LambdaLR(opt, lambda n: peak * 0.5**n / base)
+LR = 0.05
+scheduler = schedule(torch.optim.AdamW(model.parameters(), lr=LR), LR, LR)
+""",
+    "another option": """
+from settings import args
+class Decay:
+    def __init__(self, factor):
+        self.factor = factor
+    def __call__(self, step):
+        return self.factor * 0.9**step
+scheduler = LambdaLR(torch.optim.SGD(model.parameters(), lr=args.lr), Decay(args.factor))
+""",
+    "the optimizer has a rate of one": """
+from settings import args
+def schedule(opt, peak):
+    return LambdaLR(opt, lambda n: peak * 0.5**n)
+scheduler = schedule(torch.optim.AdamW(model.parameters(), lr=1.0), args.lr)
+""",
+    "a rate of one in a variable": """
+LR = 1.0
+scheduler = LambdaLR(torch.optim.AdamW(model.parameters(), lr=LR), lambda n: LR * 0.5**n)
+""".replace("LR * ", "1.0 * "),
+    "only the warm-up has the number": """
+def schedule(opt, start):
+    def factor(n):
+        return start * (n + 1) if n < 10 else 1.0
+    return LambdaLR(opt, factor)
+START = 0.1
+scheduler = schedule(torch.optim.SGD(model.parameters(), lr=START), START)
+""",
+    "equal numbers of two settings": """
+GAMMA, LR = 0.1, 0.1
+scheduler = LambdaLR(torch.optim.SGD(model.parameters(), lr=LR), lambda n: GAMMA ** (n // 30))
+""",
+}
+
 CORRECT = {
     "a factor": """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -208,4 +305,9 @@ def test_run_ignores_correct_programs(run_is_clean, script: str):
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script: str):
+    lint_is_clean(HEAD + script)
+
+
+@pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_ignores_factors_in_closures_and_objects(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)

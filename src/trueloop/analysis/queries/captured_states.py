@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.optimizer_settings import has_other_rate, sets_in_groups
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Edit, Fix
 
@@ -51,8 +52,8 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
 def loads_without_scheduler(source: SourceFile) -> Iterator[tuple[Op, Op, bool]]:
     """Yield the load of an optimizer's state from a file, and a save; whether the scheduler's state is saved there.
 
-    A scheduler is stepped without an epoch, and its state is never loaded. The object of every ``load_state_dict`` call
-    must be known.
+    A scheduler of this optimizer is stepped without an epoch, and its state is never loaded. The object of every
+    ``load_state_dict`` call must be known. A new stage of the training, with another learning rate, is no resumption.
     """
     if not _loads_only(source, ValueKind.MODEL, ValueKind.OPTIMIZER, ValueKind.SCALER):
         return
@@ -65,8 +66,35 @@ def loads_without_scheduler(source: SourceFile) -> Iterator[tuple[Op, Op, bool]]
         save = next((each for each, kinds in saves if ValueKind.OPTIMIZER in kinds), None)
     files = {id(each.result) for each in source.ops(OpKind.LOAD)}
     for load in source.ops(OpKind.LOAD_STATE_DICT):
-        if save is not None and load.subject.kind is ValueKind.OPTIMIZER and _loaded_files(load, files):
+        if save is None or load.subject.kind is not ValueKind.OPTIMIZER or not _loaded_files(load, files):
+            continue
+        if (
+            _is_scheduled(source, load.subject)
+            and not _sets_rate_after(source, load)
+            and not _has_new_rate(saves, load)
+        ):
             yield load, save, is_saved
+
+
+def _is_scheduled(source: SourceFile, optimizer: AbstractValue) -> bool:
+    """Return True if a scheduler changes the rate of an optimizer, or of one that is unknown."""
+    values = [each.subject for each in source.ops(OpKind.CREATE, OpKind.SCHEDULER_STEP)]
+    schedulers = [each for value in values for each in value.alternatives() if each.kind is ValueKind.SCHEDULER]
+    scheduled = [owner for each in schedulers for owner in each.sources[:1] or (each,)]
+    return any(each.kind is not ValueKind.OPTIMIZER or each.may_alias(optimizer) for each in scheduled)
+
+
+def _sets_rate_after(source: SourceFile, load: Op) -> bool:
+    """Return True if the statements after a load set the learning rate in the parameter groups."""
+    block = source.block(load.statement)
+    later = block[block.index(load.statement) + 1 :] if load.statement in block else []
+    return any(sets_in_groups(each, name) for each in later for name in ("lr", "initial_lr"))
+
+
+def _has_new_rate(saves: list[tuple[Op, set[ValueKind]]], load: Op) -> bool:
+    """Return True if all saved optimizers were built with other learning rates than the one that is loaded."""
+    saved = [each for save, _ in saves for each in saved_optimizers(save)]
+    return bool(saved) and all(has_other_rate(each, load.subject) for each in saved)
 
 
 def _loads_only(source: SourceFile, *kinds: ValueKind) -> bool:
@@ -81,6 +109,13 @@ def _saved_kinds(save: Op) -> set[ValueKind]:
     """Return the kinds of objects whose states are saved."""
     states = [each for value in save.inputs for each in value.ancestors() if each.kind is ValueKind.STATE]
     return {each.sources[0].kind for each in states if each.sources}
+
+
+def saved_optimizers(save: Op) -> list[AbstractValue]:
+    """Return the optimizers whose states are saved."""
+    states = [each for value in save.inputs for each in value.ancestors() if each.kind is ValueKind.STATE]
+    owners = [owner for each in states for source in each.sources[:1] for owner in source.alternatives()]
+    return [each for each in owners if each.kind is ValueKind.OPTIMIZER]
 
 
 def loads_before_optimizers(source: SourceFile) -> Iterator[tuple[Op, Op]]:

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.source_file import last_name
 
 _WRAPPING: Final = frozenset(("dict", "list", "tuple", "OrderedDict"))
+_SHARING: Final = frozenset(("asarray", "as_tensor", "from_numpy"))
+"""Functions of NumPy and PyTorch that share the memory of their argument."""
 _VIEWS: Final = frozenset(("data", "detach", "view", "numpy"))
 
 
@@ -69,6 +71,12 @@ def is_view(item: ast.expr, target: Any) -> bool:
 def viewed(item: ast.expr) -> ast.expr:
     """Return the tensor with whose memory an expression such as ``p.data.detach()`` is made."""
     while isinstance(item, ast.Attribute | ast.Call):
+        match item:
+            case ast.Call(func=ast.Attribute(attr=name), args=[inner], keywords=[]) if name in _SHARING:
+                item = inner
+                continue
+            case _:
+                pass
         function = item.func if isinstance(item, ast.Call) else item
         if not (isinstance(function, ast.Attribute) and function.attr in _VIEWS):
             break

@@ -16,15 +16,17 @@ Fix
 
 When this is fine
     - The scheduler is built with ``last_epoch``, or stepped as often as before, which gives the same rates.
-    - You start a new schedule on purpose: then do not load the optimizer's state, which holds the old rate.
+    - You start a new schedule on purpose, as for fine-tuning: then set the rate after the optimizer's state was loaded,
+      or do not load it, since it holds the old rate.
 
 How it is detected
     In a run, the sanitizer reports a checkpoint with states of an optimizer and a scheduler of which only the first was
     loaded, if the scheduler's steps are then counted from the start, and a checkpoint of an optimizer whose learning
     rate a scheduler had lowered, but without the scheduler's state, if a scheduler with the same initial rate then
-    makes its first step. The linter reports a program that steps a scheduler and loads the optimizer's state, but not
-    the scheduler's, even if no file contains the latter. It must know the object of each ``load_state_dict``; a program
-    that contains ``last_epoch``, or passes an epoch to ``scheduler.step``, is not reported.
+    makes its first step. The linter reports a program that steps a scheduler and loads its optimizer's state, but
+    not the scheduler's, even if no file contains the latter. It must know the object of each ``load_state_dict``; a
+    program that contains ``last_epoch``, or passes an epoch to ``scheduler.step``, is not reported, nor a new stage,
+    whose learning rate is set after the load or differs from the one that was saved.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",

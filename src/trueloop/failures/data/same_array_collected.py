@@ -22,8 +22,9 @@ When this is fine
 How it is detected
     Only the linter finds it: a loop appends a variable, which was created as an array before the loop, and changes it
     in place, but never assigns it, or writes to it with ``out=``; the list is stacked or converted to a tensor
-    elsewhere. Or a method changes an array of its object in place and returns it, and the file appends what the method
-    returns.
+    elsewhere. Or a class changes an array of its object in place, never assigns a new one in the same method, and
+    returns it from a method, directly, through another method or property, or as a view; and a loop or function stores
+    the result in a list, a deque, a dataclass or a buffer of the program that keeps what it gets.
 
 References
     Python FAQ, "How do I create a multidimensional list?", https://docs.python.org/3/faq/programming.html
@@ -34,7 +35,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
@@ -51,7 +52,15 @@ _STACKING: Final = frozenset((
     "FloatTensor", "sample", "sum",
 ))  # fmt: skip
 _STORING: Final = frozenset(("append", "push", "add", "store", "remember"))
+_APPENDING: Final = frozenset(("append", "appendleft", "insert"))
+_SHARING: Final = frozenset(("from_numpy", "as_tensor", "asarray"))
+_VIEWS: Final = frozenset(("detach", "numpy", "view", "reshape", "ravel", "squeeze", "unsqueeze"))
+_SAMPLING: Final = frozenset(("uniform", "normal", "standard_normal", "random", "integers", "randint", "rand", "randn"))
+_SIZED: Final = frozenset(("standard_normal", "random", "rand", "randn"))
+"""Functions whose arguments are only sizes."""
+_MAX_PARTS: Final = 32
 _Loop = ast.For | ast.While
+_Methods = dict[str, ast.FunctionDef]
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -129,12 +138,6 @@ def _loop_around(source: SourceFile, node: ast.AST) -> _Loop | None:
             return parent
         parent = source.parents.get(id(parent))
     return None
-
-
-def _stored_names(call: ast.Call) -> list[str]:
-    """Return the variables that a call stores, directly or in a tuple."""
-    stored = [part for each in call.args for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
-    return [each.id for each in stored if isinstance(each, ast.Name)]
 
 
 def _changes_in_place(source: SourceFile, node: ast.AST, name: str) -> Iterator[ast.AST]:
@@ -233,64 +236,265 @@ def _copy(source: SourceFile, stored: ast.expr, made: ast.Assign | None) -> Fix 
 
 
 def _returned_arrays(source: SourceFile) -> Iterator[Hit]:
-    """Yield each method that changes an array of its object in place and returns it to code that collects it."""
-    for method in source.nodes_of(ast.FunctionDef):
-        if not isinstance(source.parents.get(id(method)), ast.ClassDef):
-            continue
-        for node in nodes_in(method, ast.Return):
-            for part in _parts(node.value):
-                name = ast.unparse(part)
-                change = next(_changes_in_place(source, method, name), None)
-                if change is None or _is_assigned(method, name) or not _is_own_array(source, method, name):
+    """Yield each method that returns an array of its object, which changes it in place, to code that collects it."""
+    for owner in source.nodes_of(ast.ClassDef):
+        methods = {each.name: each for each in owner.body if isinstance(each, ast.FunctionDef)}
+        for method in methods.values():
+            for attribute, node, position in _returned(methods, method):
+                name = f"self.{attribute}"
+                changes = [each for each in methods.values() if _changes_only(source, methods, each, name)]
+                if not changes or _assigns(methods, method, name) or not _is_own_array(source, owner, attribute):
                     continue
-                stored = _collected(source, method.name)
-                if stored is not None:
+                found = _collected(source, owner, method, position, [] if method in changes else changes)
+                if found is not None:
+                    change = next(e for each in _reached(methods, changes[0]) for e in _changes(source, each, name))
                     yield Hit(
-                        message=f"`{method.name}` returns `{name}` itself, which it changes in place: all states that "
-                        f"`{ast.unparse(stored)}` stores are the same array.",
+                        message=f"`{method.name}` returns `{name}` itself, which changes in place: all states that "
+                        f"`{ast.unparse(found)}` stores are the same array.",
                         node=node,
-                        related=((change, "changed here"), (stored, "stored here")),
+                        related=((change, "changed here"), (found, "stored here")),
                     )
 
 
-def _parts(node: ast.expr | None) -> list[ast.Attribute]:
-    """Return the attributes of ``self`` that are returned, directly or in a tuple."""
-    returned = node.elts if isinstance(node, ast.Tuple) else [node]
-    return [
-        each
-        for each in returned
-        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self"
-    ]
+def _aliased(node: ast.expr | None, *, single: bool = False) -> Iterator[ast.expr]:
+    """Yield what the value of an expression is, contains or shares its memory with, as far as names and calls go.
+
+    Args:
+        node: the expression.
+        single: whether arrays are of single precision, so that ``torch.as_tensor(x, dtype=torch.float32)`` is no copy.
+    """
+    match node:
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Dict(values=items):
+            inner: list[ast.expr | None] = [*items]
+        case ast.IfExp(body=body, orelse=orelse):
+            inner = [body, orelse]
+        case ast.Starred(value=value) | ast.NamedExpr(value=value):
+            inner = [value]
+        case ast.Subscript(value=ast.Name() | ast.Call() as value) | ast.Subscript(value=value, slice=ast.Slice()):
+            inner = [value]
+        case ast.Call(func=ast.Attribute(attr=name), args=[value], keywords=options) if name in _SHARING and (
+            not options or (single and all("float32" in ast.unparse(each) for each in options))
+        ):
+            inner = [value]
+        case ast.Call(func=ast.Attribute(attr=name, value=value)) if name in _VIEWS:
+            inner = [value]
+        case ast.Call(func=ast.Name(id=name)) if name[:1].isupper():  # a dataclass or a named tuple
+            inner = [*node.args, *(each.value for each in node.keywords)]
+        case ast.expr():
+            yield node
+            return
+        case _:
+            return
+    for each in inner:
+        yield from _aliased(each, single=single)
 
 
-def _is_own_array(source: SourceFile, method: ast.FunctionDef, name: str) -> bool:
-    """Return True if the class of a method assigns only new arrays to an attribute."""
-    owner: Any = source.parents[id(method)]
-    found = [
-        value for each in nodes_in(owner, ast.Assign) for target, value in _pairs(each) if ast.unparse(target) == name
-    ]
-    return bool(found) and all(_creates_array(source, each) for each in found)
+class _Returned(NamedTuple):
+    """An attribute that a method returns."""
+
+    attribute: str
+    node: ast.Return
+    position: int | None
+    """Its position in the tuple that the method returns; None if it is returned alone."""
 
 
-def _collected(source: SourceFile, method: str) -> ast.Call | None:
-    """Return the call that stores a result of a method in a loop."""
+def _returned(methods: _Methods, method: ast.FunctionDef, depth: int = 3) -> Iterator[_Returned]:
+    """Yield the attributes that a method returns, also by other methods and properties of its class."""
+    for node in nodes_in(method, ast.Return):
+        items = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for number, item in enumerate(items):
+            position = number if isinstance(node.value, ast.Tuple) else None
+            for each in _resolved(method, item):
+                name = each.attr if isinstance(each, ast.Attribute) else each.func.attr  # type: ignore[attr-defined]
+                if name in methods:
+                    inner = _returned(methods, methods[name], depth - 1) if depth else ()
+                    yield from (found._replace(position=position) for found in inner if found.position is None)
+                elif isinstance(each, ast.Attribute):
+                    yield _Returned(name, node, position)
+
+
+def _resolved(method: ast.FunctionDef, node: ast.expr | None) -> Iterator[ast.Attribute | ast.Call]:
+    """Yield the attributes and method calls of ``self`` that an expression or its variables have as their value."""
+    queue = list(_aliased(node))
+    for each in queue[:_MAX_PARTS]:
+        match each:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"))) | ast.Attribute(value=ast.Name(id="self")):
+                yield each
+            case ast.Name(id=name):
+                values = assigned_in(method, name)
+                for part in _aliased(values[0]) if len(values) == 1 else ():
+                    if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "self":
+                        yield part
+            case _:
+                pass
+
+
+def _reached(methods: _Methods, method: ast.FunctionDef) -> list[ast.FunctionDef]:
+    """Return a method and the methods of its class that it calls, directly or not."""
+    found = [method]
+    for each in found:
+        called = [e.func for e in nodes_in(each, ast.Call) if isinstance(e.func, ast.Attribute)]
+        names = [e.attr for e in called if isinstance(e.value, ast.Name) and e.value.id == "self"]
+        found += [e for name, e in methods.items() if name in names and e not in found]
+    return found
+
+
+def _changes(source: SourceFile, method: ast.FunctionDef, name: str) -> Iterator[ast.AST]:
+    """Yield the changes of an attribute in place, also by a variable that is the attribute."""
+    yield from _changes_in_place(source, method, name)
+    for each in nodes_in(method, ast.Assign):
+        if ast.unparse(each.value) == name and isinstance(each.targets[0], ast.Name):
+            yield from _changes_in_place(source, method, each.targets[0].id)
+
+
+def _assigns(methods: _Methods, method: ast.FunctionDef, name: str) -> bool:
+    return any(_is_assigned(each, name) for each in _reached(methods, method))
+
+
+def _changes_only(source: SourceFile, methods: _Methods, method: ast.FunctionDef, name: str) -> bool:
+    """Return True if a method changes an attribute in place and never assigns it a new array."""
+    changes = any(any(_changes(source, each, name)) for each in _reached(methods, method))
+    return changes and method.name != "__init__" and not _assigns(methods, method, name)
+
+
+def _is_own_array(source: SourceFile, owner: ast.ClassDef, attribute: str, depth: int = 3) -> bool:
+    """Return True if a class assigns only new arrays to an attribute, perhaps None before the first."""
+    values: list[ast.expr] = []
+    for each in nodes_in(owner, ast.Assign, ast.AnnAssign):
+        pairs = _pairs(each) if isinstance(each, ast.Assign) else [(each.target, each.value)]
+        own = (f"self.{attribute}", attribute) if each in owner.body else (f"self.{attribute}",)
+        values += [value for target, value in pairs if value is not None and ast.unparse(target) in own]
+    values = [each for each in values if ast.unparse(each) != "None"]
+    return bool(values) and depth > 0 and all(_is_new_array(source, owner, each, depth) for each in values)
+
+
+def _is_new_array(source: SourceFile, owner: ast.ClassDef, value: ast.expr, depth: int) -> bool:
+    """Return True for a call that creates an array, a copy of such an attribute, and what is computed from either."""
+    match value:
+        case ast.Call(func=ast.Name(id="field"), keywords=[ast.keyword(value=ast.Lambda(body=body))]):
+            return _is_new_array(source, owner, body, depth)
+        case ast.BinOp(left=left, right=right):
+            return any(_is_new_array(source, owner, each, depth) for each in (left, right))
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return _is_own_array(source, owner, name, depth - 1)
+        case ast.Call(func=ast.Attribute(attr="copy" | "clone" | "astype", value=copied)):
+            return _is_new_array(source, owner, copied, depth)
+        case ast.Call(func=ast.Attribute(attr=name), args=args, keywords=keywords) if name in _SAMPLING:
+            sizes = [each for each in keywords if each.arg in ("size", "shape")]
+            return bool(sizes) or len(args) > 2 or (name in _SIZED and bool(args)) or _has_array(source, args)
+        case _:
+            return _creates_array(source, value)
+
+
+def _has_array(source: SourceFile, args: list[ast.expr]) -> bool:
+    return any(_creates_array(source, each) for each in args)
+
+
+def _collected(
+    source: SourceFile,
+    owner: ast.ClassDef,
+    method: ast.FunctionDef,
+    position: int | None,
+    changing: list[ast.FunctionDef],
+) -> ast.AST | None:
+    """Return what stores results of a method in a loop or function, in which a changing method is called, if any."""
     for call in source.all_calls:
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != method:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != method.name:
             continue
-        loop, statement = _loop_around(source, call), source.parents.get(id(call))
-        if loop is None or not isinstance(statement, ast.Assign):
+        scope = _loop_around(source, call) or function_of(source, call)
+        called = {last_name(each.func) for each in nodes_in(scope, ast.Call)}
+        if not _may_be_of(source, call.func.value, owner) or isinstance(scope, ast.Module):
             continue
-        results = {each.id for target in statement.targets for each in nodes_in(target, ast.Name)}
-        for other in nodes_in(loop, ast.Call):
-            if last_name(other.func) in _STORING and results & set(_stored_names(other)):
-                return other
+        if changing and not called & {each.name for each in changing}:
+            continue
+        methods = {each.name for each in owner.body if isinstance(each, ast.FunctionDef)}
+        names = _names_of_result(scope, call, position, methods)
+        single = any("float32" in ast.unparse(each) for each in nodes_in(owner, ast.Assign))
+        for node, values in _storing(source, scope, single=single):
+            parts = [part for each in values for part in _aliased(each, single=single)]
+            if any(part is call or getattr(part, "id", "") in names for part in parts):
+                return node
     return None
 
 
+def _may_be_of(source: SourceFile, instance: ast.expr, owner: ast.ClassDef) -> bool:
+    """Return True if a variable may hold an instance of a class: it is assigned one, or nothing else of the program."""
+    if isinstance(instance, ast.Name) and instance.id == "self":
+        return owner is enclosing_definition(source, instance, ast.ClassDef)
+    classes = {each.name for each in source.nodes_of(ast.ClassDef)}
+    made = {
+        last_name(value.func)
+        for each in source.nodes_of(ast.Assign)
+        for target, value in _pairs(each)
+        if isinstance(value, ast.Call) and last_name(target) == last_name(instance)
+    }
+    return owner.name in made or not made & classes
+
+
+def _names_of_result(scope: ast.AST, call: ast.Call, position: int | None, methods: set[str]) -> set[str]:
+    """Return the variables that get an item of the result of a call within a scope, and no copy of it."""
+    pairs = [pair for each in nodes_in(scope, ast.Assign) for pair in _pairs(each)]
+    names: set[str] = set()
+    for _ in range(3):  # state = next_state, in the next iteration
+        for target, value in pairs:
+            if isinstance(target, ast.Tuple | ast.List):
+                is_item = value is call and position is not None and position < len(target.elts)
+                names |= {last_name(target.elts[position])} if is_item and position is not None else set()
+            elif any(part is call or getattr(part, "id", "") in names for part in _aliased(value)):
+                names.add(last_name(target))
+    copied = [target for target, value in pairs if not all(_is_result(part, methods) for part in _aliased(value))]
+    return names - {part.id for target in copied for part in nodes_in(target, ast.Name)} - {""}
+
+
+def _is_result(part: ast.expr, methods: set[str]) -> bool:
+    """Return True for a variable, and for the result of a method of the object."""
+    return isinstance(part, ast.Name) or (isinstance(part, ast.Call) and last_name(part.func) in methods)
+
+
+def _storing(source: SourceFile, scope: ast.AST, *, single: bool) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
+    """Yield each call in a scope that stores values without a copy, and each comprehension, with the values."""
+    for each in nodes_in(scope, ast.Call, ast.ListComp):
+        if isinstance(each, ast.ListComp):
+            yield each, [each.elt]
+        elif isinstance(each.func, ast.Attribute) and each.func.attr in (*_STORING, *_APPENDING):
+            values = {str(number): value for number, value in enumerate(each.args)}
+            values |= {word.arg or "**": word.value for word in each.keywords}
+            kept = None if each.func.attr in _APPENDING else _stored_parameters(source, each.func.attr, single=single)
+            yield each, [value for key, value in values.items() if kept is None or key in kept]
+
+
+def _stored_parameters(source: SourceFile, name: str, *, single: bool) -> set[str] | None:
+    """Return the parameters, by position and name, that a method stores without a copy; None if all, or if unknown.
+
+    A row of an array, as in ``self.states[i] = state``, gets a copy.
+    """
+    found = [each for each in source.nodes_of(ast.FunctionDef) if each.name == name]
+    kept: set[str] = set()
+    for each in found:
+        values = [e.args[-1] for e in nodes_in(each, ast.Call) if last_name(e.func) in _APPENDING and e.args]
+        rows = [e.value for e in nodes_in(each, ast.Assign) if isinstance(e.targets[0], ast.Subscript)]
+        values += [value for value in rows if isinstance(value, ast.Tuple | ast.Call)]
+        stored = {part.id for value in values for part in _aliased(value, single=single) if isinstance(part, ast.Name)}
+        if each.args.vararg is not None and values:
+            return None
+        parameters = [part.arg for part in each.args.args[1:]]
+        for number, parameter in enumerate(parameters):
+            local = {
+                target.id
+                for e in nodes_in(each, ast.Assign)
+                for target in e.targets
+                if isinstance(target, ast.Name)
+                and any(getattr(part, "id", "") == parameter for part in _aliased(e.value, single=single))
+            }
+            kept |= {str(number), parameter} if {parameter, *local} & stored else set()
+    return kept if found else None
+
+
 _CREATION: Final = re.compile(rf"\bout=|\.(?:(?:{'|'.join(sorted(_CREATORS))})\(|random\b)")
+_STORE: Final = re.compile(r"append\(|push\(|store\(|remember\(|out=|\] = |\[\w+\.\w+\(.*\)(?:\[\d\])? for ")
 RULE = Rule(
     required_words=(
-        "append(|push(|store(|remember(|out=|] = ",
+        _STORE,
         "torch",
         "stack|tensor(|array(|cat(|sample(|sum(|out=",
         _CREATION,

@@ -25,8 +25,9 @@ How it is detected
     never rose above it in at least three steps. It also reports a LambdaLR whose factor rose to at most 1/20 and then
     fell, or fell from there, if the optimizer's ``lr`` is at most 0.01 and so is a learning rate itself. That may be
     a coincidence, so this is a warning. The linter reports a function that multiplies by what is passed to the
-    optimizer as ``lr``, and one that returns ``min(step**-0.5, step * warmup**-1.5)``, which is a small rate, with an
-    ``lr`` of at most 0.01.
+    optimizer as ``lr``, also a closure, a lambda, a method, an object that is called or a ``partial``, in any file, if
+    each value that it returns has this factor. It also reports a function that returns
+    ``min(step**-0.5, step * warmup**-1.5)``, which is a small rate, with an ``lr`` of at most 0.01.
 
 References
     LambdaLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.LambdaLR.html
@@ -35,13 +36,13 @@ References
 import ast
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.abstract_value import EXTERNAL, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import SchedulerStepped, WatchEnded
 from trueloop.tracing.trackers.schedule_courses import ScheduleCourse, ScheduleCourses
@@ -103,9 +104,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
         named = {each.arg: each.value for each in call.keywords}
         function = named.get("lr_lambda", call.args[1] if len(call.args) > 1 else None)
         returned, rate = _returned(source, function), _rate_argument(optimizer.node)
-        if function is None or not returned or rate is None:
+        schedule = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
+        if function is None or rate is None:
             continue
-        if all(any(_is_same(each, rate) for each in _factors(value)) for value in returned):
+        if schedule is not None and _multiplies_by_rate(schedule, optimizer):
+            what = f"multiplies by `{ast.unparse(rate)}` again"
+        elif not returned:
+            continue
+        elif all(any(_is_same(each, rate) for each in _factors(value)) for value in returned):
             what = f"multiplies by `{ast.unparse(rate)}` again"
         elif any(map(_is_inverse_root, returned)) and (_number(rate) or 1) <= MAX_BASE_RATE:
             what = (
@@ -143,6 +149,103 @@ def _is_same(factor: ast.expr, rate: ast.expr) -> bool:
     return (name != "" and dotted_name(factor) == name) or (
         number is not None and number <= MAX_BASE_RATE and _number(factor) == number
     )
+
+
+def _multiplies_by_rate(schedule: AbstractValue, optimizer: AbstractValue) -> bool:
+    """Return True if a function, closure or object multiplies all that it returns by the learning rate of an optimizer.
+
+    Variables of enclosing functions, attributes of the object and arguments of ``partial`` are followed.
+    """
+    rate = optimizer.arguments.get("lr") or optimizer.arguments.get("1")
+    definition: Any = schedule.node
+    instance, name = schedule, "__call__"
+    if isinstance(definition, ast.Attribute) and schedule.sources:
+        instance, name = schedule.sources[0], definition.attr
+    if instance.kind is ValueKind.INSTANCE and isinstance(instance.scope, AbstractValue):
+        definition = next((e for e in instance.scope.node.body if getattr(e, "name", "") == name), None)
+    if rate is None or schedule.union or rate.union or not isinstance(definition, ast.FunctionDef | ast.Lambda):
+        return False
+    returned = [definition.body] if isinstance(definition, ast.Lambda) else _own_returns(definition)
+    known = _Values(schedule, definition)
+    arms = [arm for value in returned for arm in _arms(known.expression(value))]
+    return bool(arms) and all(known.has_factor(arm, rate) for arm in arms)
+
+
+def _own_returns(definition: ast.FunctionDef) -> list[ast.expr]:
+    inner = {id(e) for each in nodes_in(definition, ast.FunctionDef, ast.Lambda) for e in walk(each)
+             if each is not definition}  # fmt: skip
+    returns = [each for each in nodes_in(definition, ast.Return) if id(each) not in inner]
+    return [each.value for each in returns if each.value is not None]
+
+
+def _arms(value: ast.expr) -> Iterator[ast.expr]:
+    """Yield the alternatives of ``a if test else b``."""
+    if isinstance(value, ast.IfExp):
+        yield from _arms(value.body)
+        yield from _arms(value.orelse)
+    else:
+        yield value
+
+
+class _Values:
+    """The values of the names and attributes in a function that is passed to a scheduler."""
+
+    def __init__(self, schedule: AbstractValue, definition: ast.FunctionDef | ast.Lambda) -> None:
+        self._schedule, self._definition = schedule, definition
+        self._instance = schedule if schedule.kind is ValueKind.INSTANCE else next(iter(schedule.sources), None)
+        self._parameters = [each.arg for each in nodes_in(definition.args, ast.arg)]
+        self._stored = [e.id for e in nodes_in(definition, ast.Name) if isinstance(e.ctx, ast.Store)]
+
+    def expression(self, node: ast.expr) -> ast.expr:
+        """Return the expression that a local variable is assigned, if only once; else the node."""
+        found = [
+            each.value
+            for each in nodes_in(self._definition, ast.Assign)
+            if isinstance(node, ast.Name) and ast.unparse(each.targets[0]) == node.id
+        ]
+        name = getattr(node, "id", "")
+        return found[0] if len(found) == 1 and self._stored.count(name) == 1 and name not in self._parameters else node
+
+    def value(self, node: ast.expr) -> AbstractValue | None:
+        """Return the value of a variable of an enclosing function, a bound parameter or an attribute; else None."""
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if self._instance is not None:
+                return self._instance.attributes.get(name)
+            case ast.Name(id=name) if name in self._parameters:
+                bound = self._schedule.arguments if self._schedule.kind is ValueKind.FUNCTION else {}
+                return bound.get(name) or bound.get(str(self._parameters.index(name)))
+            case ast.Name(id=name) if name not in self._stored and hasattr(self._schedule.scope, "get"):
+                return self._schedule.scope.get(name)
+            case _:
+                return None
+
+    def has_factor(self, product: ast.expr, rate: AbstractValue) -> bool:
+        """Return True if a learning rate is among the factors of a product, and it is not divided by one."""
+        match product:
+            case ast.BinOp(op=ast.Mult(), left=left, right=right):
+                return self.has_factor(left, rate) != self.has_factor(right, rate)
+            case ast.BinOp(op=ast.Div(), left=left, right=right):
+                names = [each for each in walk(right) if isinstance(each, ast.Name | ast.Attribute)]
+                return self.has_factor(left, rate) and not any(self._is_rate(each, rate) for each in names)
+            case ast.Call(func=ast.Name(id="min" | "max"), args=args) if len(args) > 1:
+                return all(self.has_factor(each, rate) for each in args)
+            case _:
+                inner = self.expression(product)
+                return self._is_rate(product, rate) if inner is product else self.has_factor(inner, rate)
+
+    def _is_rate(self, node: ast.expr, rate: AbstractValue) -> bool:
+        """Return True for the value that the optimizer gets, the same option, or the same number below 1."""
+        value = self.value(node)
+        if value is None or value.union:
+            return False
+        number = rate.constant()
+        if isinstance(number, int | float):
+            is_same = value is rate or (value.constant() == number and number <= MAX_BASE_RATE)
+            return is_same and 0 < number < 1
+        options = [each.node for each in (value, rate)]
+        is_option = all(isinstance(each, ast.Attribute | ast.Subscript) for each in options)
+        is_known = value is rate and EXTERNAL not in rate.facts and rate.node is not None
+        return is_known or (is_option and ast.unparse(options[0]) == ast.unparse(options[1]))
 
 
 def _number(node: ast.AST) -> float | None:

@@ -27,16 +27,16 @@ When this is fine
 How it is detected
     In a run, the sanitizer checks whether the tensors that are loaded or saved are the model's own tensors and have
     changed since ``state_dict()`` was called. A state_dict from before the first update is reported only when it is
-    loaded into its own model. A dictionary that the program built from these
-    tensors, for example with ``v.detach().cpu()`` on a CPU, is reported when it is loaded, if every tensor shares
-    memory with its parameter and the weights have changed since every call of ``state_dict()``. It also reports a line
-    that creates a third state_dict of one model while the first two still exist, if all of them share its memory, were
-    created at different updates, and were not saved or loaded. The linter reports four cases: a state_dict that is
-    stored where a best value is updated, and used after the training loop or in a later iteration, or a list or
-    dictionary of parameters in its place; a state_dict that is loaded into its own model after the weights have
-    changed; and states that a loop collects from a model that it trains. It follows a state through shallow copies,
-    attributes, variables of closures, containers and dataclasses, also in other files. A state_dict that is
-    deep-copied too late is not detected.
+    loaded into its own model. A dictionary that the program built from these tensors, for example with
+    ``v.detach().cpu()`` on a CPU, is reported when it is loaded, if every tensor shares memory with its parameter and
+    the weights have changed since every call of ``state_dict()``. It also reports a line that creates a third
+    state_dict of one model while the first two still exist, if all of them share its memory, were created at different
+    updates, and were not saved or loaded. The linter reports four cases: a state_dict that is stored where a best value
+    is updated, and used after the training loop or in a later iteration, or a list or dictionary of parameters or of
+    arrays that share their memory in its place, also from a function; a state_dict that is loaded into its own model
+    after the weights have changed; and states that a loop collects from a model that it trains. It follows a state
+    through shallow copies, attributes, variables of closures, containers and dataclasses, also in other files. A
+    state_dict that is deep-copied too late is not detected.
 
 References
     PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the

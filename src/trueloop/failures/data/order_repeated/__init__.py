@@ -26,6 +26,7 @@ When this is fine
     - You train two models on the same order to compare them.
     - The run starts again from the beginning, or loads a checkpoint.
     - The dataset is a single batch.
+    - A function that seeds restores the state of the generator at its end, or has a generator of its own.
     - ``itertools.cycle`` starts again in every epoch, or cycles a set of batches that you chose.
     - The loader has a ``DistributedSampler``, which DST003 checks.
 
@@ -37,9 +38,11 @@ How it is detected
     each call that sets the same seed, in a file that shuffles, and, in a file that calls ``itertools.cycle``, the first
     3 training batches after a pass over a shuffling loader with those of the pass. The linter reports
     ``itertools.cycle`` of a shuffling loader outside of loops, an epoch loop over a shuffling loader that sets the same
-    seed in each iteration, and a function, such as one that generates images for a preview, that sets a constant global
-    seed and is called again and again during a training which draws from PyTorch's global generator: a shuffling
-    loader, ``randperm``, noise, dropout. An order that is repeated on purpose is reported too, so this is a warning.
+    seed in each iteration, and a function, such as an evaluation or one that generates images for a preview, that sets
+    a constant global seed and is called again and again during a training which draws from the same generator: a
+    shuffling loader, ``randperm``, ``randint`` for the rows of a batch, noise, dropout, or the functions of NumPy or
+    Python if it is their seed. Nothing is reported in a file that restores the state of a generator. An order that is
+    repeated on purpose is reported too, so this is a warning.
 
 References
     torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
