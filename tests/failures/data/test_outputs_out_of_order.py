@@ -403,3 +403,130 @@ def test_outputs_are_followed_through_methods_and_batch_classes(lint_reports, sc
 @pytest.mark.parametrize("script", FLOWS_IN_ORDER.values(), ids=FLOWS_IN_ORDER.keys())
 def test_outputs_in_order_are_accepted(lint_is_clean, script):
     lint_is_clean(BATCHES + script, "DAT022")
+
+
+DISTILL = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+x = torch.randn(64, 8)
+y = (x[:, 0] > 0).long()
+train_set = TensorDataset(x, y)
+teacher, student = nn.Linear(8, 2), nn.Linear(8, 2)
+optimizer = torch.optim.Adam(student.parameters())
+
+class WithTeacher(Dataset):
+    def __init__(self, base, logits):
+        self.base, self.logits = base, logits
+    def __len__(self):
+        return len(self.base)
+    def __getitem__(self, i):
+        inputs, label = self.base[i]
+        return inputs, label, self.logits[i]{mark}
+
+@torch.no_grad()
+def answers(net, loader):
+    net.eval()
+    return torch.cat([net(a) for a, _ in loader])
+{script}
+"""
+TRAIN = """
+for a, b, soft in DataLoader({pairs}, 16, shuffle=True):
+    optimizer.zero_grad()
+    out = student(a)
+    loss = F.cross_entropy(out, b) + F.mse_loss(out, soft)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def distill(script, pairs, mark=""):
+    return DISTILL.format(mark=mark, script=script + TRAIN.format(pairs=pairs))
+
+
+ROWS = {
+    "a dataset class": distill(
+        "loader = DataLoader(train_set, 16, shuffle=True)", "WithTeacher(train_set, answers(teacher, loader))",
+        "  # <- DAT022",
+    ),
+    "a function makes the loader": distill(
+        "def make(data, mix):\n    return DataLoader(data, batch_size=16, shuffle=mix)\n"
+        "soft_targets = answers(teacher, make(train_set, True))\npairs = WithTeacher(train_set, soft_targets)",
+        "pairs", "  # <- DAT022",
+    ),
+    "the tensors of the dataset": distill(
+        "loader = DataLoader(train_set, 16, shuffle=True)\nsoft = answers(teacher, loader)\n"
+        "pairs = TensorDataset(x, y, soft)  # <- DAT022", "pairs",
+    ),
+    "a loop and zip": distill(
+        "found = []\nloader = DataLoader(train_set, 16, shuffle=True)\nwith torch.no_grad():\n"
+        "    for a, _ in loader:\n        found.append(teacher(a))\nfound = torch.cat(found)\n"
+        "pairs = [(a, b, s) for (a, b), s in zip(train_set, found)]  # <- DAT022", "pairs",
+    ),
+    "batches by index": distill(
+        "loader = DataLoader(train_set, 16, shuffle=True)\nwith torch.no_grad():\n"
+        "    soft = torch.cat([teacher(a) for a, _ in loader])\n"
+        "def train_on(rows):\n    return F.mse_loss(student(x[rows]), soft[rows])  # <- DAT022\n"
+        "for rows in torch.randperm(64).split(16):\n    optimizer.zero_grad()\n    train_on(rows).backward()\n"
+        "    optimizer.step()", "TensorDataset(x, y, torch.zeros(64, 2))",
+    ),
+    "a class": distill("""
+class Distiller:
+    def __init__(self, data):
+        self.data = data
+        self.loader = DataLoader(self.data, batch_size=16, shuffle=True)
+    def soft(self):
+        out = []
+        for a, _ in self.loader:
+            out.append(teacher(a).detach())
+        return torch.cat(out)
+    def pairs(self):
+        soft = self.soft()
+        return [(*self.data[k], soft[k]) for k in range(len(self.data))]  # <- DAT022
+""", "Distiller(train_set).pairs()"),
+}  # fmt: skip
+ROWS_IN_ORDER = {
+    "no shuffle": distill(
+        "loader = DataLoader(train_set, 16)", "WithTeacher(train_set, answers(teacher, loader))"
+    ),
+    "shuffle=False by a function": distill(
+        "def make(data, mix):\n    return DataLoader(data, batch_size=16, shuffle=mix)\n"
+        "other = make(train_set, True)\npairs = WithTeacher(train_set, answers(teacher, make(train_set, False)))",
+        "pairs",
+    ),
+    "inputs and labels of the same loop": distill(
+        "loader = DataLoader(train_set, 16, shuffle=True)\nxs, ys, soft = [], [], []\n"
+        "for a, b in loader:\n    xs.append(a)\n    ys.append(b)\n    soft.append(teacher(a).detach())\n"
+        "pairs = TensorDataset(torch.cat(xs), torch.cat(ys), torch.cat(soft))", "pairs",
+    ),
+    "indices of the same loop": distill(
+        "numbered = TensorDataset(x, y, torch.arange(64))\nloader = DataLoader(numbered, 16, shuffle=True)\n"
+        "soft = torch.zeros(64, 2)\nfor a, b, rows in loader:\n    soft[rows] = teacher(a).detach()\n"
+        "pairs = TensorDataset(x, y, soft)", "pairs",
+    ),
+    "sorted by the indices": distill(
+        "numbered = TensorDataset(x, torch.arange(64))\nloader = DataLoader(numbered, 16, shuffle=True)\n"
+        "soft, rows = [], []\nfor a, r in loader:\n    soft.append(teacher(a).detach())\n    rows.append(r)\n"
+        "soft = torch.cat(soft)[torch.cat(rows).argsort()]\npairs = TensorDataset(x, y, soft)", "pairs",
+    ),
+    "another dataset": distill(
+        "other = TensorDataset(torch.randn(64, 8), y)\nloader = DataLoader(other, 16, shuffle=True)\n"
+        "found = answers(teacher, loader)\nprint(found.mean(0))", "TensorDataset(x, y, torch.zeros(64, 2))",
+    ),
+    "losses of batches": distill(
+        "loader = DataLoader(train_set, 16, shuffle=True)\nlosses = []\n"
+        "for a, b in loader:\n    losses.append(F.cross_entropy(student(a), b).item())\n"
+        "for k in range(len(losses)):\n    print(k, losses[k])", "TensorDataset(x, y, torch.zeros(64, 2))",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", ROWS.values(), ids=ROWS)
+def test_outputs_that_are_joined_with_rows_of_the_dataset_are_reported(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", ROWS_IN_ORDER.values(), ids=ROWS_IN_ORDER)
+def test_outputs_in_the_order_of_the_rows_are_accepted(lint_is_clean, script):
+    lint_is_clean(script, "DAT022")

@@ -396,3 +396,115 @@ def test_run_accepts_pairs_on_purpose(run, script):
 @pytest.mark.parametrize("script", PAIRS.values(), ids=PAIRS)
 def test_lint_accepts_pairs_on_purpose(lint_is_clean, script):
     lint_is_clean(WHOLE + PREDICT + script, "EVL018")
+
+
+TABLE = """
+import numpy as np
+import torch
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import train_test_split
+from torch import nn
+X, y = load_breast_cancer(return_X_y=True)
+X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.2)
+X_train = torch.tensor(X_train, dtype=torch.float32)
+X_test = torch.tensor(X_test, dtype=torch.float32)
+y_train = torch.tensor(y_train, dtype=torch.float32)
+y_test = torch.tensor(y_test, dtype=torch.float32)
+model = nn.Sequential(nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 1))
+criterion = nn.BCEWithLogitsLoss()
+optimizer = torch.optim.Adam(model.parameters())
+"""
+TRAIN_TABLE = """
+for epoch in range(3):
+    model.train()
+    optimizer.zero_grad()
+    out = model(X_train)
+    loss = criterion(out, y_train.unsqueeze(1))
+    loss.backward()
+    optimizer.step()
+    %s
+model.eval()
+"""
+WHOLE_TABLES = {
+    "a function, several calls": """
+def accuracy(logits, target):
+    pred = (torch.sigmoid(logits) > 0.5).float()
+    return (pred == target).float().mean().item()  # <- EVL018
+"""
+    + TRAIN_TABLE % "print(accuracy(out, y_train))"
+    + "best = None\nfor net in [model]:\n    best = net\nprint(accuracy(best(X_test), y_test))\n",
+    "integers": TRAIN_TABLE % "pass"
+    + """
+with torch.no_grad():
+    hits = (model(X_test) > 0).long().eq(y_test.long()).sum()  # <- EVL018
+print(hits.item() / len(y_test))
+""",
+    "rounded, NumPy": TRAIN_TABLE % "pass"
+    + """
+with torch.no_grad():
+    predicted = torch.round(torch.sigmoid(model(X_test)))
+print(np.mean(predicted.numpy() == y_test.numpy()))  # <- EVL018
+""",
+    "a class": """
+class Trainer:
+    def __init__(self, net, x, labels):
+        self.net, self.x, self.labels = net, x, labels
+    @torch.no_grad()
+    def score(self):
+        self.net.eval()
+        guesses = (self.net(self.x) > 0).int()
+        wrong = (guesses != self.labels).sum()  # <- EVL018
+        return 1 - wrong.item() / len(self.labels)
+"""
+    + TRAIN_TABLE % "pass"
+    + "print(Trainer(model, X_test, y_test).score())\n",
+    "a loss of equal shapes": """
+targets = y_train.view(-1, 1)
+for epoch in range(3):
+    optimizer.zero_grad()
+    loss = criterion(model(X_train), targets)
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        probability = torch.sigmoid(model(X_test))
+        predicted = probability.ge(0.5).float()
+        correct = predicted == y_test  # <- EVL018
+        print(correct.float().mean().item())
+""",
+    "torch.eq": TRAIN_TABLE % "print(torch.eq(out > 0, y_train).sum().item() / len(out))  # <- EVL018",
+}
+CORRECT_TABLES = {
+    "squeezed": TRAIN_TABLE % "print((((out > 0).float().squeeze(1)) == y_train).float().mean())",
+    "squeezed in the function": """
+def accuracy(logits, target):
+    pred = (torch.sigmoid(logits) > 0.5).float().squeeze()
+    return (pred == target).float().mean().item()
+"""
+    + TRAIN_TABLE % "print(accuracy(out, y_train))",
+    "squeezed in the call": """
+def accuracy(logits, target):
+    return ((logits > 0) == target).float().mean().item()
+"""
+    + TRAIN_TABLE % "print(accuracy(out.squeeze(1), y_train), accuracy(out, y_train.unsqueeze(1)))",
+    "one column": TRAIN_TABLE.replace("y_train.unsqueeze(1)", "y_train") % "print(((out > 0) == y_train).sum())" + "\n",
+    "flattened": TRAIN_TABLE % "print(((out > 0).flatten() == y_train).sum().item())",
+    "classes": TRAIN_TABLE % "print((out.argmax(1) == y_train).sum().item())",
+    "a mask of pairs": TRAIN_TABLE % "print((y_train[:, None] == y_train[None, :]).float().mean())",
+    "a mask of pairs with unsqueeze": TRAIN_TABLE % "print((y_train.unsqueeze(1) == y_train).sum(), epoch)",
+    "retrieval": TRAIN_TABLE % "print((out.argsort(0) == torch.arange(len(out))).any(1).sum())",
+    "the same on purpose": TRAIN_TABLE
+    % "labels = y_train.view(-1, 1)\n    print(torch.eq(labels, labels.T).float().sum(), labels.shape)",
+}
+CORRECT_TABLES["one column"] = CORRECT_TABLES["one column"].replace(
+    "for epoch in range(3)", "y_train = y_train.reshape(-1, 1)\nfor epoch in range(3)"
+)
+
+
+@pytest.mark.parametrize("script", WHOLE_TABLES.values(), ids=WHOLE_TABLES)
+def test_lint_reports_comparisons_by_the_shapes_of_the_data(lint_reports, script):
+    lint_reports(TABLE + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_TABLES.values(), ids=CORRECT_TABLES)
+def test_lint_accepts_equal_shapes_of_the_data(lint_is_clean, script):
+    lint_is_clean(TABLE + script, "EVL018")

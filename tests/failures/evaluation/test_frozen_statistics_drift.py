@@ -358,3 +358,152 @@ def test_statistics_that_change_are_reported(run, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_other_frozen_parts_are_accepted(run, script):
     assert "EVL022" not in {each.code for each in run(HEAD + script).findings}
+
+
+LINT_HEAD = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+x, far = torch.randn(256, 8), 3 * torch.randn(256, 8) + 2
+y, z = x[:, :3].argmax(1), (far[:, 0] > 2).long()
+
+class Trunk(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16{norm}), nn.ReLU())
+    def forward(self, x):
+        return self.body(x)
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.old, self.new = Trunk(), nn.Linear(16, 3), nn.Linear(16, 2)
+    def forward(self, x, task):
+        hidden = self.trunk(x)
+        return self.old(hidden) if task == "old" else self.new(hidden)
+
+@torch.no_grad()
+def accuracy(model, x, y, task):
+    model.eval()
+    return (model(x, task).argmax(1) == y).float().mean().item()
+"""
+FIT = """
+def fit(model, x, y, task, params, epochs=6):
+    optimizer = torch.optim.Adam(params, lr=0.02)
+    for epoch in range(epochs):
+        model.train(){mark}{after}
+        for rows in torch.randperm(len(x)).split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows], task), y[rows]).backward()
+            optimizer.step()
+"""
+MARK = "  # <- EVL022"
+PROGRAM = LINT_HEAD + FIT
+STAGES = """
+model = Heads()
+fit(model, x, y, "old", model.parameters())
+print(accuracy(model, x, y, "old"))
+{freeze}
+fit(model, far, z, "new", model.new.parameters())
+print(accuracy(model, far, z, "new"))
+{end}
+"""
+END = 'print(accuracy(model, x, y, "old"))'
+FREEZE = "model.trunk.requires_grad_(False)"
+LINT_FAULTY = {
+    "a part": PROGRAM.format(norm="", mark=MARK, after="") + STAGES.format(freeze=FREEZE, end=END),
+    "a list of parameters": PROGRAM.format(norm="", mark=MARK, after="")
+    + STAGES.format(
+        freeze="fixed = list(model.trunk.parameters()) + list(model.old.parameters())\n"
+        "for p in fixed:\n    p.requires_grad = False",
+        end=END,
+    ),
+    "a function": "def freeze(part):\n    for p in part.parameters():\n        p.requires_grad_(False)\n"
+    + PROGRAM.format(norm="", mark=MARK, after="")
+    + "def main():"
+    + STAGES.format(freeze="freeze(model.trunk)", end=END).replace("\n", "\n    "),
+    "a class": PROGRAM.format(norm="", mark="", after="")
+    + """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+    def run(self, x, y, task, params):
+        optimizer = torch.optim.SGD(params, lr=0.1)
+        self.model.train(True)  # <- EVL022
+        for rows in torch.randperm(len(x)).split(32):
+            loss = F.cross_entropy(self.model(x[rows], task), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+model = Heads()
+trainer = Trainer(model)
+trainer.run(x, y, "old", model.parameters())
+for p in model.trunk.parameters():
+    p.requires_grad = False
+trainer.run(far, z, "new", model.new.parameters())
+print(accuracy(model, x, y, "old"))
+""",
+    "two models": LINT_HEAD.format(norm="")
+    + """
+trunk = Trunk()
+first, second = nn.Sequential(trunk, nn.Linear(16, 3)), nn.Sequential(trunk, nn.Linear(16, 2))
+def train(net, a, b, optimizer):
+    net.train()  # <- EVL022
+    for rows in torch.randperm(len(a)).split(32):
+        optimizer.zero_grad()
+        F.cross_entropy(net(a[rows]), b[rows]).backward()
+        optimizer.step()
+train(first, x, y, torch.optim.Adam(first.parameters()))
+trunk.requires_grad_(False)
+train(second, far, z, torch.optim.Adam(second[1].parameters()))
+first.eval()
+with torch.no_grad():
+    print((first(x).argmax(1) == y).float().mean())
+""",
+}
+OVERRIDE = """
+class Kept(Heads):
+    def train(self, mode=True):
+        super().train(mode)
+        self.trunk.eval()
+        return self
+"""
+LINT_CORRECT = {
+    "eval after train": PROGRAM.format(norm="", mark="", after="\n        model.trunk.eval()")
+    + STAGES.format(freeze=FREEZE, end=END),
+    "eval of all BatchNorm layers": PROGRAM.format(
+        norm="", mark="", after="\n        for m in model.trunk.modules():\n            m.eval()"
+    )
+    + STAGES.format(freeze=FREEZE, end=END),
+    "an override of train": PROGRAM.format(norm="", mark="", after="")
+    + OVERRIDE
+    + STAGES.format(freeze=FREEZE, end=END).replace("Heads()", "Kept()"),
+    "unfrozen later": PROGRAM.format(norm="", mark="", after="")
+    + STAGES.format(freeze=FREEZE, end=f"model.trunk.requires_grad_(True)\n{END}"),
+    "no BatchNorm": PROGRAM.format(norm="", mark="", after="").replace("BatchNorm1d", "LayerNorm")
+    + STAGES.format(freeze=FREEZE, end=END),
+    "momentum 0": PROGRAM.format(norm=", momentum=0.0", mark="", after="") + STAGES.format(freeze=FREEZE, end=END),
+    "only the new task is evaluated": PROGRAM.format(norm="", mark="", after="") + STAGES.format(freeze=FREEZE, end=""),
+    "the same task with a new head": PROGRAM.format(norm="", mark="", after="")
+    + STAGES.format(freeze=FREEZE, end="").replace('"old"', '"new"'),
+    "a frozen head": PROGRAM.format(norm="", mark="", after="")
+    + STAGES.format(freeze="model.old.requires_grad_(False)", end=END),
+    "a teacher": PROGRAM.format(norm="", mark="", after="")
+    + """
+teacher, student = Heads(), Heads()
+fit(teacher, x, y, "old", teacher.parameters())
+teacher.requires_grad_(False)
+fit(student, x, y, "old", student.parameters())
+print(accuracy(student, x, y, "old"), accuracy(teacher, x, y, "old"))
+""",
+}
+
+
+@pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)
+def test_lint_reports_train_mode_of_a_frozen_part(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_accepts_correct_trainings(lint_is_clean, script):
+    lint_is_clean(script, "EVL022")

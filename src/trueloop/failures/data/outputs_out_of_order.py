@@ -20,6 +20,7 @@ When this is fine
     - The loader does not shuffle.
     - The labels are collected in the same loop.
     - The outputs are not paired with labels, as for a mean or a plot of all points.
+    - The inputs or indices of the samples are collected in the same loop.
     - The outputs are written in the order of the dataset, as by ``outputs[order] = ...``.
 
 How it is detected
@@ -31,8 +32,9 @@ How it is detected
     Outputs and labels are also followed through methods, attributes and arguments: ``p = self.predict()`` holds the
     outputs of ``self.batches``, and ``self.y`` the variable that the program passed to the batch class. A class or
     generator of the program shuffles if it puts its samples in a random order, always or because of an argument such as
-    ``shuffle=True``. Such outputs are reported in a metric, a comparison or a difference. Outputs that are sorted or
-    indexed afterwards, or averaged, are not reported.
+    ``shuffle=True``. Such outputs are reported in a metric, a comparison or a difference; also where they are joined
+    with rows of the dataset, by a ``TensorDataset``, by ``zip``, or by one index, as ``self.base[i], self.logits[i]``
+    in a dataset for distillation. Outputs that are sorted or indexed afterwards, or averaged, are not reported.
 
 References
     PyTorch forum, "How to retrieve the sample indices of a mini-batch",
@@ -42,7 +44,8 @@ References
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, with_bound_arguments
@@ -292,19 +295,21 @@ def _by_flow(source: SourceFile) -> Iterator[Hit]:
     loops, reported = _collecting(source), set[int]()
     if not loops:
         return
-    for node in source.nodes:
-        pair = _metric_operands(node)
+    metrics = ((each, _metric_operands(each), _is_label_of) for each in source.nodes)
+    rows = ((node, operands, _is_row_of) for node, operands in _paired_by_row(source))
+    for node, pair, belongs in chain(metrics, rows):
         for outputs in pair if len(pair) > 1 else ():
             others = [each for each in pair if each is not outputs]
             for collected, calls in _collected_in(source, outputs, (), loops):
-                found = _out_of_order(source, loaders_of(source, collected.iterable, calls), others)
+                found = _out_of_order(source, loaders_of(source, collected.iterable, calls), others, belongs)
                 if found is not None and id(found[0].call) not in reported:
-                    loader, label = found
+                    loader, other = found
                     reported.add(id(loader.call))
+                    what = "label" if belongs is _is_label_of else "row"
                     yield Hit(
                         message=f"`{ast.unparse(outputs)}` is in the shuffled order of "
-                        f"`{ast.unparse(collected.iterable)}`, and `{ast.unparse(label)}` in the order of the dataset: "
-                        "each output is paired with the label of another sample.",
+                        f"`{ast.unparse(collected.iterable)}`, and `{ast.unparse(other)}` in the order of the dataset: "
+                        f"each output is paired with the {what} of another sample.",
                         node=node,
                         related=((loader.call, "the batches are shuffled"),),
                     )
@@ -423,8 +428,16 @@ def _reduces(call: ast.Call) -> bool:
 
 
 def _is_reordered(scope: Any, name: str) -> bool:
-    """Return True if a function sorts a list, or writes its items to other places."""
+    """Return True if a function sorts a list, writes its items to other places, or indexes it."""
     called = {dotted_name(each.func) for each in nodes_in(scope, ast.Call)}
+    for each in nodes_in(scope, ast.Assign):  # outputs = torch.cat(outputs)[order]
+        match each:
+            case ast.Assign(targets=[target], value=ast.Subscript(value=value, slice=ast.Name() | ast.Call())) if (
+                dotted_name(target) == name and _mentions_any(value, {name})
+            ):
+                return True
+            case _:
+                pass
     targets = [target for each in nodes_in(scope, ast.Assign) for target in each.targets]
     return bool(called & {f"{name}.{each}" for each in ("sort", "scatter_", "index_copy_")}) or any(
         isinstance(each, ast.Subscript) and dotted_name(each.value) == name and not isinstance(each.slice, ast.Slice)
@@ -447,12 +460,44 @@ def _metric_operands(node: ast.AST) -> list[ast.expr]:
             return []
 
 
-def _out_of_order(source: SourceFile, loaders: list[Loader], others: list[ast.expr]) -> tuple[Loader, ast.expr] | None:
-    """Return the shuffling loader and the labels that belong to it; None if a loader in order has the same labels."""
+def _paired_by_row(source: SourceFile) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
+    """Yield what a dataset or ``zip`` joins, and what a function reads at one index: ``base[i]`` and ``logits[i]``."""
+    for call in source.all_calls:
+        if last_name(call.func) in ("TensorDataset", "zip", "StackDataset") and len(call.args) > 1:
+            yield call, [each for each in call.args if not isinstance(each, ast.Starred)]
+    read: dict[tuple[int, str], list[ast.Subscript]] = {}
+    for each in source.nodes_of(ast.Subscript):
+        if isinstance(each.slice, ast.Name) and isinstance(each.ctx, ast.Load):
+            read.setdefault((id(function_of(source, each)), each.slice.id), []).append(each)
+    for found in read.values():
+        values = {ast.unparse(each.value): each.value for each in found}
+        if len(values) > 1:
+            yield found[-1], list(values.values())
+
+
+def _is_row_of(source: SourceFile, node: ast.expr, loader: Loader) -> bool:
+    """Return True if an expression holds the rows of the dataset that a loader was given, in their order."""
+    if loader.dataset is None:
+        return False
+    keys = value_keys(source, node)
+    for each, calls in traced(source, *loader.dataset, lambda _: None):
+        parts = each.args if isinstance(each, ast.Call) and last_name(each.func) == "TensorDataset" else [each]
+        if any(keys & value_keys(source, part, calls) for part in parts if not isinstance(part, ast.Starred)):
+            return True
+    return _is_label_of(source, node, loader)
+
+
+def _out_of_order(
+    source: SourceFile,
+    loaders: list[Loader],
+    others: list[ast.expr],
+    belongs: Callable[[SourceFile, ast.expr, Loader], bool],
+) -> tuple[Loader, ast.expr] | None:
+    """Return the shuffling loader and what belongs to its dataset; None if a loader in order has the same dataset."""
     found: tuple[Loader, ast.expr] | None = None
     for other in others if any(each.shuffles for each in loaders) else ():
         for loader in loaders:
-            if _is_label_of(source, other, loader):
+            if belongs(source, other, loader):
                 if not loader.shuffles:
                     return None
                 found = found or (loader, other)

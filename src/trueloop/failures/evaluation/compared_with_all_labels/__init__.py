@@ -30,8 +30,11 @@ How it is detected
     PyTorch's losses, unless the source code adds a dimension for it or reduces the pairs in one dimension. It also
     reads the shapes of the variables that a loop over a loader compares or subtracts, and sums. The linter knows the
     shapes from a loss of the same model that changes one of its arguments: ``labels.unsqueeze(1)`` or
-    ``outputs.squeeze(1)``; it also follows batches that are collected in lists and joined by ``torch.cat``. Differences
-    by ``torch.sub`` and by methods of NumPy arrays, as in ``(predicted - labels).mean()``, are not detected in a run.
+    ``outputs.squeeze(1)``; it also follows batches that are collected in lists and joined by ``torch.cat``. It also
+    reports sums and means of ``==``, ``!=`` and ``eq`` whose sides have these shapes by what creates them: a last layer
+    ``Linear(n, 1)``, and labels of a function such as ``train_test_split`` or of a dataset; for a function, in each of
+    its calls. Differences by ``torch.sub`` and by methods of NumPy arrays, as in ``(predicted - labels).mean()``, are
+    not detected in a run.
 
 References
     Broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html

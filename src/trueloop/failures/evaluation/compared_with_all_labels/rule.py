@@ -6,6 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import FORWARD_RESULT, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.broadcast_pairs import is_in_total, pair_of
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.shuffled_loaders import Calls
+from trueloop.analysis.queries.target_shapes import Shapes
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import Rule
@@ -27,6 +32,7 @@ _FLATTENING: Final = frozenset(("view", "reshape", "flatten", "ravel"))
 _COMPARISONS: Final = ast.Eq | ast.NotEq
 _INDICES: Final = {":, 0": "row", "..., 0": "row", ":, None": "column", "..., None": "column"}
 MAX_DEPTH: Final = 40
+MAX_CALLS: Final = 8  # of a function that compares its arguments
 
 
 class Shaped(NamedTuple):
@@ -64,6 +70,41 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 seen.add(id(compared.node))
                 yield _hit(source, compared, found, is_first=output is sides[0])
                 break
+    yield from _by_shapes(source, seen)
+
+
+def _by_shapes(source: SourceFile, seen: set[int]) -> Iterator[Hit]:
+    """Yield each sum or mean of a comparison whose sides have these shapes by what creates them."""
+    shapes = Shapes(source)
+    for node in (*source.nodes_of(ast.Compare), *source.all_calls):
+        sides = _equal_sides(node)
+        if len(sides) != 2 or id(node) in seen or not is_in_total(source, node):
+            continue
+        name = getattr(function_of(source, node), "name", "")
+        paths: list[Calls] = [(), *((call,) for call in definitions(source).calls.get(name, [])[:MAX_CALLS])]
+        left, right = sides
+        pair = next((e for path in paths if (e := pair_of(source, shapes, node, left, right, path))), None)
+        if pair is None:
+            continue
+        text = source.text.segment(pair.column)
+        is_plain = isinstance(pair.column, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+        edit = source.text.replace(pair.column, f"{text}.squeeze(1)" if is_plain else f"({text}).squeeze(1)")
+        yield Hit(
+            message=f"`{ast.unparse(node)}` compares each output with the labels of all samples: "
+            f"`{ast.unparse(pair.column)}` has the shape (N, 1) and `{ast.unparse(pair.row)}` the shape (N,).",
+            node=node,
+            fix=Fix((edit,), safe=False, description="Give both sides the same shape"),
+        )
+
+
+def _equal_sides(node: ast.Compare | ast.Call) -> Sequence[ast.expr]:
+    match node:
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq()]):
+            return _sides(node)
+        case ast.Call(func=ast.Attribute(attr="eq" | "ne"), keywords=[]):
+            return _sides(node)
+        case _:
+            return ()
 
 
 def _hit(source: SourceFile, compared: AbstractValue, found: Evidence, *, is_first: bool) -> Hit:
@@ -257,6 +298,11 @@ def _is_flattened(node: Any) -> bool:
 
 
 RULE = Rule(
-    required_words=("squeeze|view(|reshape(|flatten(|None]|0]", "==|eq(|!=| - ", "sum(|mean(", "oss|entropy|kl_div"),
+    required_words=(
+        "squeeze|view(|reshape(|flatten(|None]|0]|Linear(",
+        "==|eq(|!=| - ",
+        "sum(|mean(",
+        "oss|entropy|kl_div",
+    ),
     find=find,
 )

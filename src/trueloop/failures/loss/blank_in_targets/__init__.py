@@ -24,6 +24,11 @@ How it is detected
     The sanitizer looks for the blank among the targets of the first 64 calls, up to ``target_lengths``, and reports the
     second call that contains it. Targets on a GPU are not read.
 
+    The linter reports an alphabet that is numbered from 0 in a program whose CTC losses have the blank 0, as a warning:
+    ``{c: i for i, c in enumerate(letters)}``, ``letters.index(c)`` or ``ord(c) - ord("a")``, where the first symbol is
+    a letter or a digit, or the symbols are ``sorted(set(text))``. It is silent if a blank is inserted, or the numbers
+    or the targets are raised by 1. Targets by ``torch.randint`` from 0 on are an error.
+
 References
     torch.nn.CTCLoss: "Target index cannot be blank",
     https://docs.pytorch.org/docs/stable/generated/torch.nn.CTCLoss.html
@@ -34,6 +39,7 @@ from dataclasses import dataclass
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.loss.blank_in_targets.symbols_in_source import RULE
 from trueloop.tracing.events import Event
 
 MIN_CALLS = 2
@@ -100,8 +106,10 @@ FAILURE = Failure(
     code="LOS020",
     title="CTC targets contain the blank",
     severity=Severity.ERROR,
+    doc=__doc__ or "",
     bad=BAD,
     good=changed(BAD, {"nn.CTCLoss()": "nn.CTCLoss(blank=SYMBOLS)"}),
     fix="Pass the class of the blank to the loss, nn.CTCLoss(blank=...), or number the symbols from 1.",
+    rule=RULE,
     detector=Detector,
 )

@@ -31,6 +31,12 @@ How it is detected
     output needed no gradient while the new head was trained. A frozen part that is called on its own is judged when a
     head that was trained or evaluated before, and has not changed since, gets its output.
 
+    The linter reports ``train()`` in a training that follows another one and after which a part with BatchNorm layers
+    was frozen, in any function, if a model or head that the first training used and the second one does not is
+    evaluated afterwards, or the old task that a text names, as in ``accuracy(model, digits, "digit")``. It is silent if
+    the function puts anything back into eval mode, a class has its own ``train``, or the program sets ``requires_grad``
+    to True.
+
 References
     lightly-ai/lightly#1438, "deactivate_requires_grad does not fix the model!",
     https://github.com/lightly-ai/lightly/issues/1438
@@ -46,6 +52,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.evaluation.frozen_statistics_drift.train_mode_in_source import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import NO_REFS, BackwardEnded, ModelCalled, ModeSet, Ref, Refs
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -305,8 +312,10 @@ FAILURE = Failure(
     code="EVL022",
     title="Statistics of frozen BatchNorm layers change",
     severity=Severity.WARNING,
+    doc=__doc__ or "",
     bad=BAD,
     good=changed(BAD, {"        model.train()\n": "        model.train()\n        model[0].train(old is model)\n"}),
     fix="Call .eval() on the frozen part after each model.train().",
+    rule=RULE,
     detector=Detector,
 )

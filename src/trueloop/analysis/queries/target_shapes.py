@@ -25,10 +25,11 @@ MATRIX: Final = "nn"
 PAIRS: Final = "pairs"
 """The result of (B, 1) and (B,): (B, B)."""
 ELEMENTWISE: Final = frozenset((
-    "abs", "absolute", "as_tensor", "asarray", "astype", "bfloat16", "clamp", "clip", "clone", "contiguous", "copy",
-    "cosh", "cpu", "cuda", "detach", "double", "exp", "float", "from_numpy", "half", "log", "log1p", "logsigmoid",
-    "neg", "numpy", "pow", "relu", "sigmoid", "softplus", "sqrt", "square", "tanh", "to", "FloatTensor",
-    "requires_grad_", "where", "maximum", "minimum", "mul", "sub", "add", "div", "expm1", "sign", "huber",
+    "abs", "absolute", "as_tensor", "asarray", "astype", "bfloat16", "bool", "byte", "clamp", "clip", "clone",
+    "contiguous", "copy", "cosh", "cpu", "cuda", "detach", "double", "exp", "float", "from_numpy", "ge", "gt", "half",
+    "int", "le", "log", "log1p", "logsigmoid", "long", "lt", "neg", "numpy", "pow", "relu", "round", "sigmoid",
+    "softplus", "sqrt", "square", "tanh", "to", "FloatTensor", "requires_grad_", "type", "type_as", "where", "maximum",
+    "minimum", "mul", "sub", "add", "div", "expm1", "sign", "huber",
 ))  # fmt: skip
 PER_ITEM_LOSSES: Final = re.compile(
     r"^((mse|l1|smooth_l1|huber|poisson_nll)_loss|binary_cross_entropy(_with_logits)?)$"
