@@ -22,10 +22,20 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if pair is not None:
             yield _hit(pair, None)
     for node in source.nodes_of(ast.BinOp):
-        if isinstance(node.op, ast.Sub | ast.Mult) and is_in_total(source, node):
+        if isinstance(node.op, ast.Sub | ast.Mult) and is_in_total(source, node) and not _is_read(source, node):
             pair = pair_of(source, shapes, node, node.left, node.right)
             if pair is not None:
                 yield _hit(pair, Severity.WARNING)
+
+
+def _is_read(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a metric, ``(a - b).abs().mean().item()``; see EVL018."""
+    parent = source.parents.get(id(node))
+    while isinstance(parent, ast.Attribute | ast.Call | ast.BinOp):
+        if isinstance(parent, ast.Attribute) and parent.attr == "item":
+            return True
+        parent = source.parents.get(id(parent))
+    return False
 
 
 def _hit(pair: Pair, severity: Severity | None) -> Hit:
