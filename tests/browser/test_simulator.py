@@ -122,6 +122,7 @@ def test_an_injected_failure_is_found_with_its_line_and_fixed_again(open_page: O
     expect(page.locator("#announcements")).to_contain_text(f"GRD001: Gradients are never cleared, line {line}")
     page.get_by_role("tab", name="Code").click()
     expect(page.locator(".code .hit")).to_have_attribute("data-line", str(line))
+    expect(page.locator(".code .hit")).to_be_in_viewport()
     expect(page.locator(".code .broken")).to_have_count(1)
     expect(page.locator(".broken-lines del")).to_have_text("optimizer.zero_grad()")
     page.get_by_role("searchbox").fill("cleared before")

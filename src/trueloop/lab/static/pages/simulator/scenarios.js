@@ -47,7 +47,8 @@ export function scenarios({ announce, onopen }) {
             h("ul", {}, message.runs.map((/** @type {any} */ each) => h("li", {}, `${each.label}: learning ${each.learning}`))));
           announce(`${scenario.title}: ${message.holds ? "it holds" : "it does not hold"}. Measured: ${message.measured}`);
           drawCurves(scenario.name, message.runs, chartContainer);
-          for (const part of [chartContainer, verdict]) part.scrollIntoView({ block: "nearest" });
+          const panel = element.closest(".tab-panel"); // scroll it, not the page
+          if (panel) panel.scrollTop += verdict.getBoundingClientRect().top - panel.getBoundingClientRect().top;
         }
       },
       onstate(state, reason) {
