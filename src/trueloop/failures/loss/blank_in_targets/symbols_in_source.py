@@ -38,7 +38,8 @@ def _drawn(source: SourceFile) -> Iterator[Hit]:
     """Yield the CTC losses whose targets are random numbers from 0 on."""
     for call in source.all_calls:
         made = [last_name(getattr(each, "func", None)) for each in origins(source, call.func)]
-        if len(call.args) < 4 or not ("CTCLoss" in made or last_name(call.func) == "ctc_loss"):
+        has_targets = len(call.args) > 3 or (len(call.args) > 2 and isinstance(call.args[-1], ast.Starred))
+        if not has_targets or not ("CTCLoss" in made or last_name(call.func) == "ctc_loss"):
             continue
         for each in origins(source, call.args[1]):
             match each:
