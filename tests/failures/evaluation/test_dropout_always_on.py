@@ -521,7 +521,7 @@ def test(model, device, loader):
     with torch.no_grad():
         for data, target in loader:
             output = model(data.to(device))
-            correct += (output.argmax(dim=1) == target).sum().item()
+            correct += (output.argmax(dim=1) == target.squeeze(1)).sum().item()
     return correct / len(loader.dataset)
 
 def main(device="cpu"):

@@ -130,7 +130,7 @@ def validate(net, loader: DataLoader):
 right = 0
 with torch.no_grad():
     for a, b in held_out:
-        right += (model(a).argmax(1) == b).sum().item()
+        right += (model(a).argmax(1) == b.squeeze(1)).sum().item()
 print(right / len(held_out.dataset))
 """,
 }

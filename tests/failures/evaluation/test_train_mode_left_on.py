@@ -302,7 +302,7 @@ for epoch in range(4):
         for i, (images, labels) in enumerate(held_out):
             with torch.autocast("cuda"):
                 predicted = net(images).argmax(1)  # <- EVL001
-            correct += (predicted == labels).sum().item()
+            correct += (predicted == labels.squeeze(1)).sum().item()
 """,
     "a class that tests at its end": """
 import torchvision
