@@ -375,8 +375,7 @@ class Evaluator:
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
             return self.interpreter.scope.module_scope is self.interpreter.module_scope  # which is run as a program
         if isinstance(test, ast.Compare) and _is_none(test.comparators[0]):
-            found = self._constant_of(test.left)
-            is_none = found is not None and _is_none(found.node) and len(test.ops) == 1
+            is_none = len(test.ops) == 1 and self._is_given_none(test.left)
             return isinstance(test.ops[0], ast.Is | ast.Eq) if is_none else None
         if isinstance(test, ast.Compare):
             return self._compare_to_constant(test)
@@ -388,6 +387,17 @@ class Evaluator:
         found = self.interpreter.scope.get(node.id) if isinstance(node, ast.Name) else None
         is_known = found is not None and found.kind is ValueKind.CONSTANT and not found.union
         return found if is_known and self.interpreter.recording.calls else None
+
+    def _is_given_none(self, node: ast.expr) -> bool:
+        """Return True for a parameter that is None in the running call, by its default or a literal, throughout."""
+        found, recording = self._constant_of(node), self.interpreter.recording
+        if found is None or not _is_none(found.node) or not isinstance(node, ast.Name) or not recording.functions:
+            return False
+        function = recording.functions[-1]
+        given = (*walk(function.args), *walk(recording.calls[-1]))  # a variable may have other values later
+        is_stored = any(isinstance(e, ast.Name) and e.id == node.id and isinstance(e.ctx, ast.Store)
+                        for e in walk(function))  # fmt: skip
+        return any(each is found.node for each in given) and not is_stored
 
     def _compare_to_constant(self, test: ast.Compare) -> bool | None:
         """Return the truth of ``task == "depth"`` if the running call passes ``task`` as a constant; else None."""

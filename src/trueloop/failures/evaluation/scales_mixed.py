@@ -100,7 +100,8 @@ def _unscaled_targets(source: SourceFile, compared: list[tuple[ast.expr, ast.exp
         if _is_output(source, output, called)
     ]
     trained = [scaled for each in (*datasets, *(each for _, each in pairs)) for scaled in _scaled_values(source, each)]
-    roots = {_root(source, scaled): each for each, scaled in trained}
+    kept = [(each, scaled) for each, scaled in trained if not _is_overwritten(source, each, scaled)]  # see DAT035
+    roots = {_root(source, scaled): each for each, scaled in kept}
     for node, target in pairs if roots else ():
         scaled = roots.get(_root(source, target))
         if scaled is not None and (_scale(source, target) or (_ORIGINAL,))[0] == _ORIGINAL:
@@ -110,6 +111,12 @@ def _unscaled_targets(source: SourceFile, compared: list[tuple[ast.expr, ast.exp
                 node=node,
                 related=((scaled, "the training targets are scaled here"),),
             )
+
+
+def _is_overwritten(source: SourceFile, scaling: ast.expr, scaled: ast.expr) -> bool:
+    """Return True for ``y_train = (y_train - mean) / std``, after which ``y_test`` may be left unscaled."""
+    statement = source.statement_of(scaling)
+    return isinstance(statement, ast.Assign) and ast.unparse(scaled) in map(ast.unparse, statement.targets)
 
 
 def _is_output(source: SourceFile, node: ast.expr, called: Set[int]) -> bool:
