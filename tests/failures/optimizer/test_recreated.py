@@ -1247,7 +1247,7 @@ class Trainer:
         self.net = net
         self.optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     def fit(self, path):
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.001)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
         self.optimizer.load_state_dict(torch.load(path)["optimizer"])
         for epoch in range(5):
             update(self.net, self.optimizer)
