@@ -369,6 +369,11 @@ def read_source(file: str) -> str:
         return "".join(linecache.getlines(file))
 
 
+def is_none(node: Any) -> bool:
+    """Return True for the literal ``None``."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def integer(node: ast.expr | None) -> int | None:
     """Return the integer that is written in the source, also with a minus; None for other expressions."""
     match node:

@@ -20,7 +20,7 @@ from trueloop.analysis.abstract_value import (
 from trueloop.analysis.interpreter.functions import DEFAULT_DICT
 from trueloop.analysis.interpreter.qualified_names import canonical_name, created_kind
 from trueloop.analysis.operations import OpKind
-from trueloop.core.source_text import children, dotted_name, walk
+from trueloop.core.source_text import children, dotted_name, is_none, walk
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Interpreter
@@ -48,10 +48,6 @@ METADATA_ATTRIBUTES: Final = frozenset(
     ("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize")
 )
 """Attributes of a tensor that are not tensors."""
-
-
-def _is_none(node: Any) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 class Evaluator:
@@ -374,9 +370,9 @@ class Evaluator:
             return bool(test.value)
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
             return self.interpreter.scope.module_scope is self.interpreter.module_scope  # which is run as a program
-        if isinstance(test, ast.Compare) and _is_none(test.comparators[0]):
-            is_none = len(test.ops) == 1 and self._is_given_none(test.left)
-            return isinstance(test.ops[0], ast.Is | ast.Eq) if is_none else None
+        if isinstance(test, ast.Compare) and is_none(test.comparators[0]):
+            is_given = len(test.ops) == 1 and self._is_given_none(test.left)
+            return isinstance(test.ops[0], ast.Is | ast.Eq) if is_given else None
         if isinstance(test, ast.Compare):
             return self._compare_to_constant(test)
         found = self._constant_of(test)
@@ -391,7 +387,7 @@ class Evaluator:
     def _is_given_none(self, node: ast.expr) -> bool:
         """Return True for a parameter that is None in the running call, by its default or a literal, throughout."""
         found, recording = self._constant_of(node), self.interpreter.recording
-        if found is None or not _is_none(found.node) or not isinstance(node, ast.Name) or not recording.functions:
+        if found is None or not is_none(found.node) or not isinstance(node, ast.Name) or not recording.functions:
             return False
         function = recording.functions[-1]
         given = (*walk(function.args), *walk(recording.calls[-1]))  # a variable may have other values later

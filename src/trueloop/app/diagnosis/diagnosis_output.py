@@ -127,8 +127,8 @@ def _findings_first(report: Report) -> list[str]:
 
 def _other_lines(found: Diagnosis) -> Sequence[str]:
     lines: list[str] = []
-    for effect in Effect:
-        several = [each for each in found.outcomes if each.effect is effect and effect is not Effect.HELPS]
+    for effect in [each for each in Effect if each is not Effect.HELPS]:
+        several = [each for each in found.outcomes if each.effect is effect]
         shown = ", ".join(f"{each.trial.change.title} ({_loss(each.after)})" for each in several)
         if shown:
             lines.append(f"{effect}: {shown}")

@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import function_of, is_label, is_loss_call
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _PERMUTING: Final = frozenset(("randperm", "permutation", "sample", "argsort"))
@@ -185,16 +185,12 @@ def _base(node: ast.expr) -> ast.expr:
         match node:
             case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in _SHAPING:
                 node = inner
-            case ast.Subscript(value=inner, slice=ast.Tuple(elts=elts)) if any(_is_none(each) for each in elts):
+            case ast.Subscript(value=inner, slice=ast.Tuple(elts=elts)) if any(is_none(each) for each in elts):
                 node = inner
             case ast.Call(func=func, args=[inner, *_]) if last_name(func) == "one_hot":
                 node = inner
             case _:
                 return node
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _loss_target(source: SourceFile, node: ast.expr) -> ast.expr | None:

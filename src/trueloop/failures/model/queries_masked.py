@@ -39,7 +39,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.possible_values import origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import integer, nodes_in
+from trueloop.core.source_text import integer, is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _MASK: Final = re.compile(r"mask|pad|valid", re.IGNORECASE)
@@ -80,10 +80,10 @@ def _query_masks(source: SourceFile) -> Iterator[tuple[ast.expr, int]]:
             case ast.Call(func=ast.Attribute(attr="unsqueeze", value=base), args=[only]) if integer(only) in (2, -1):
                 shape = 3
             case ast.Subscript(value=base, slice=ast.Tuple(elts=[_, new, keys, last])) if (
-                _is_none(new) and isinstance(keys, ast.Slice) and _is_none(last)
+                is_none(new) and isinstance(keys, ast.Slice) and is_none(last)
             ):
                 shape = 4
-            case ast.Subscript(value=base, slice=ast.Tuple(elts=[_, ast.Slice(), last])) if _is_none(last):
+            case ast.Subscript(value=base, slice=ast.Tuple(elts=[_, ast.Slice(), last])) if is_none(last):
                 shape = 3
             case _:
                 continue
@@ -114,10 +114,6 @@ def _filled_scores(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
 def _dimension(call: ast.Call) -> int | None:
     given = [each.value for each in call.keywords if each.arg == "dim"] or call.args[-1:]
     return integer(given[0]) if given else -1  # self.softmax(scores)
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_padding(node: ast.expr) -> bool:
