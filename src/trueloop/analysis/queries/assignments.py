@@ -38,12 +38,10 @@ def attribute_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | 
 
 def enclosing_definition(source: SourceFile, node: Any, kind: Any) -> Any:
     """Return the innermost definition around a node that has the type ``kind``; the module if there is none."""
-    innermost = source.tree
-    nodes: list[Any] = source.nodes  # outer definitions before inner ones
-    for each in nodes:
-        if isinstance(each, kind) and encloses(each, node):
-            innermost = each
-    return innermost
+    around = node
+    while around is not None and not (isinstance(around, kind) and encloses(around, node)):
+        around = source.parents.get(id(around))
+    return source.tree if around is None else around
 
 
 def _assignments(definition: ast.AST) -> list[tuple[ast.expr, ast.expr]]:

@@ -9,7 +9,7 @@ from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import integer, walk
+from trueloop.core.source_text import dotted_name, integer, walk
 
 _BRANCHES: Final = ast.If | ast.For | ast.While | ast.Try | ast.Match
 MAX_DEPTH: Final = 6
@@ -46,6 +46,19 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     A variable has its last assignments before the node, a parameter the arguments of all calls, also of the ``forward``
     of a module, and a call of a function in the program what the function returns.
     """
+    known = _found_values(source)
+    if node not in known:
+        known[node] = _find_values(source, node)
+    return known[node]
+
+
+@lru_cache(maxsize=1)
+def _found_values(source: SourceFile) -> dict[ast.expr, list[ast.expr]]:
+    """Return what `possible_values` has found in a file."""
+    return {}
+
+
+def _find_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     match node:
         case ast.Name(id=name):
             return _of_variable(source, node, name)
@@ -72,7 +85,7 @@ def default_of(source: SourceFile, node: ast.expr) -> ast.expr | None:
 
 def unpacked_call(source: SourceFile, node: ast.expr) -> ast.Call | None:
     """Return the call of which a variable is one of several results, as in ``q1, q2 = critic(states)``."""
-    assigned = _assignments(function_of(source, node)).get(ast.unparse(node), [])
+    assigned = _assignments(function_of(source, node)).get(dotted_name(node) or ast.unparse(node), [])
     before = [each for each in assigned if each.statement.lineno < node.lineno]
     if not before or before[-1].position is None or not isinstance(before[-1].value, ast.Call):
         return None
@@ -170,7 +183,7 @@ def _assignments(definition: Any) -> dict[str, list[_Assigned]]:
             items = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
             for number, item in enumerate(items):
                 assigned = _Assigned(each, value, number if item is not target else None)
-                found.setdefault(ast.unparse(item), []).append(assigned)
+                found.setdefault(dotted_name(item) or ast.unparse(item), []).append(assigned)
     return found
 
 

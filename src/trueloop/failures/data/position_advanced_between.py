@@ -45,7 +45,7 @@ from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, encloses, integer, nodes_in, walk
+from trueloop.core.source_text import Fix, dotted_name, encloses, integer, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OLD, _NEW = "<old>", "<new>"
@@ -87,26 +87,31 @@ def _flattened(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _positions(source: SourceFile, block: list[ast.stmt]) -> dict[str, None]:
-    """Return the variables that a block may advance; {} unless it also writes items."""
-    targets, stores = dict[str, None](), False
+    """Return the variables that a block may advance, by a sum that reads them; {} unless it also writes items."""
+    targets, stores, sums, read = dict[str, None](), False, set[str](), set[str]()
     for each in _flattened(block):
+        read |= {dotted_name(e) for e in nodes_in(each, ast.Name, ast.Attribute) if isinstance(e.ctx, ast.Load)}
         match each:
-            case ast.AugAssign(op=ast.Add(), target=target) | ast.Assign(targets=[target]):
-                stores |= isinstance(target, ast.Subscript)
-                if isinstance(target, ast.Name | ast.Attribute) or _is_item(target):
-                    targets[ast.unparse(target)] = None
+            case ast.AugAssign(op=ast.Add(), target=target) if _may_be_position(target):
+                targets[ast.unparse(target)] = None
+            case ast.Assign(targets=[target], value=value) if _may_be_position(target):
+                name, names = ast.unparse(target), {name.id for name in nodes_in(value, ast.Name)}
+                if names & sums or any(isinstance(part.op, ast.Add) for part in nodes_in(value, ast.BinOp)):
+                    sums.add(name)
+                    targets |= {name: None} if name in read or isinstance(target, ast.Subscript) else {}
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attr))):
                 targets |= dict.fromkeys(_advanced_by(source, attr))
             case _:
                 pass
-        if isinstance(each, ast.Assign | ast.Expr | ast.If | ast.For):
+        if isinstance(each, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.For):
             stores |= any(isinstance(part.ctx, ast.Store) for part in nodes_in(each, ast.Subscript))
             stores |= any(last_name(call.func) in ("copy_", "index_copy_") for call in nodes_in(each, ast.Call))
     return targets if stores else {}
 
 
-def _is_item(node: ast.expr) -> bool:
-    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+def _may_be_position(node: ast.expr) -> bool:
+    is_item = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    return is_item or isinstance(node, ast.Name | ast.Attribute)
 
 
 def _judge(source: SourceFile, owner: Any, block: list[ast.stmt], position: str) -> Iterator[Hit]:

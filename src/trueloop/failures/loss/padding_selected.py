@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.minimised_values import minimised
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import MAX_DEPTH, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -98,14 +98,14 @@ def _selections(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr, ast.ex
                 pass
 
 
-def _mask_of(source: SourceFile, mask: ast.expr) -> ast.expr | None:
+def _mask_of(source: SourceFile, mask: ast.expr, depth: int = MAX_DEPTH) -> ast.expr | None:
     """Return the comparison of which a mask is a conversion."""
     for each in origins(source, mask):
         node = each
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
             node = node.func.value
         if node is not each and isinstance(node, ast.Name):
-            return _mask_of(source, node)
+            return _mask_of(source, node, depth - 1) if depth else None
         match node:
             case ast.Compare(ops=[ast.Eq() | ast.GtE() | ast.Gt()]):
                 return node

@@ -38,6 +38,7 @@ References
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -59,6 +60,7 @@ _ONES: Final = re.compile(
     r"ones|full(_like)?\([^()]*(\([^()]*\))?[^()]*, (1|0\.[5-9]\d*)(\.0*)?\)|fill_\((1|0\.[5-9]\d*)(\.0*)?\)"
 )
 """Labels of generated and of real samples."""
+_METHODS: Final = re.compile(r"(\w+)\.(?:parameters|train|eval|to|cuda|apply|zero_grad|load_state_dict|state_dict)\(")
 _MAX_NODES: Final = 400
 
 
@@ -113,9 +115,13 @@ def network_names(call: ast.Call) -> frozenset[str]:
 
 def is_network(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a call of something whose parameters, mode or device the program uses."""
-    names = [re.escape(each) for each in network_names(call) - {"torch", "F", "nn", "np"}]
-    methods = "parameters|train|eval|to|cuda|apply|zero_grad|load_state_dict|state_dict"
-    return any(re.search(rf"\b{name}\.({methods})\(", source.text.source) for name in names)
+    return not network_names(call).isdisjoint(_owners_of_methods(source))
+
+
+@lru_cache(maxsize=1)
+def _owners_of_methods(source: SourceFile) -> frozenset[str]:
+    """Return the names in a file of which the program calls methods as modules have them."""
+    return frozenset(_METHODS.findall(source.text.source)) - {"torch", "F", "nn", "np"}
 
 
 def _generators(source: SourceFile, losses: list[list[_Score]]) -> Iterator[tuple[Hit, ast.Call]]:
@@ -169,17 +175,19 @@ def _is_made_by(source: SourceFile, score: _Score, makers: frozenset[str]) -> bo
 
 
 def contents(source: SourceFile, nodes: Sequence[ast.expr], depth: int = 4) -> list[ast.AST]:
-    """Return the nodes in expressions, and in the values of the variables that they read."""
-    return list(islice(_all_contents(source, nodes, depth), _MAX_NODES))
+    """Return the nodes in expressions, and in the values of the variables that they read, each of them once."""
+    return list(islice(_all_contents(source, nodes, depth, set()), _MAX_NODES))
 
 
-def _all_contents(source: SourceFile, nodes: Sequence[ast.expr], depth: int) -> Iterator[ast.AST]:
+def _all_contents(source: SourceFile, nodes: Sequence[ast.expr], depth: int, seen: set[ast.AST]) -> Iterator[ast.AST]:
     for node in nodes:
-        for each in walk(node):
+        for each in walk(node) if node not in seen else ():
+            seen.add(each)
             yield each
             if depth and isinstance(each, ast.Name | ast.Attribute):
                 call = unpacked_call(source, each)
-                yield from _all_contents(source, [*possible_values(source, each), *([call] if call else [])], depth - 1)
+                values = [*possible_values(source, each), *([call] if call else [])]
+                yield from _all_contents(source, values, depth - 1, seen)
 
 
 def _actors(
