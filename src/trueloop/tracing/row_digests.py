@@ -27,8 +27,8 @@ def row_digests(call: ModelCalled) -> Tensor | None:
 
 def has_storage(tensor: Tensor) -> bool:
     """Return True if a tensor's values can be read: not if it is sharded (DTensor), sparse, meta or within ``vmap``."""
-    plain = tensor.layout is torch.strided and not tensor.is_meta and not is_traceable_wrapper_subclass(tensor)
-    return plain and not is_transformed(tensor)
+    is_plain = type(tensor) is Tensor or not is_traceable_wrapper_subclass(tensor)
+    return is_plain and tensor.layout is torch.strided and not tensor.is_meta and not is_transformed(tensor)
 
 
 def _hash_rows(batch: Tensor | None) -> Tensor | None:

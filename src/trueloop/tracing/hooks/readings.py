@@ -143,9 +143,10 @@ class Readings(Hook):
     def _record_root(self, root: Tensor) -> None:
         if self._program.is_other_thread() or root.numel() != 1 or not has_storage(root):
             return
-        orders = _orders(root)
-        value = next((self._unmatched[order] for order in orders if order in self._unmatched), None)
-        self._unmatched.clear()
+        orders, value = _orders(root), None
+        if self._unmatched:
+            value = next((self._unmatched[order] for order in orders if order in self._unmatched), None)
+            self._unmatched.clear()
         self._root = _Root(self._stream.update, orders, weakref.ref(root), value)
         if value is not None:
             self._losses.append((self._root.update, value))
@@ -221,6 +222,8 @@ def _orders(root: Tensor) -> tuple[int | None, ...]:
     orders: list[int | None] = []
     while node is not None and len(orders) <= MAX_FACTORS:
         orders.append(sequence_number(node))
+        if node.name() not in _SCALINGS:
+            break
         factors = [each for each, _ in node.next_functions if each is not None]
-        node = factors[0] if node.name() in _SCALINGS and len(factors) == 1 else None
+        node = factors[0] if len(factors) == 1 else None
     return tuple(orders)

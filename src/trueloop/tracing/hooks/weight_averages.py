@@ -108,8 +108,7 @@ class WeightAverages(Hook):
         self._stream.subscribe(self._state, CheckpointWritten, StateLoaded, OptimizerCreated)
 
     def _before_backward(self) -> None:
-        update = self._stream.update
-        if self._averages or any(first <= update < first + SCANS for first in self._searched_from):
+        if self._averages or self._stream.update < max(self._searched_from) + SCANS:
             self._search()
 
     # Search ------------------------------------------------------------------------------------------------------
