@@ -6,6 +6,7 @@ from pathlib import Path
 from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
 from trueloop.reporting.summary import (
     Outcome,
+    describe_learning,
     format_counts,
     format_occurrences,
     format_path,
@@ -57,6 +58,13 @@ def test_verdicts_are_counted_and_reasons_grouped(report: Report):
     assert format_counts(report) == "4 of 8 checks judged (3 fired, 1 passed); 1 not applicable, 3 not judged"
     assert list(reasons_not_judged(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
     assert repeat_notes(report) == {"GRD001": "seen 312 more times, at other lines"}
+
+
+def test_a_loss_without_a_constant_answer_is_not_judged(report: Report):
+    without = replace(report, learning=None)
+    assert "loss" in without.series
+    assert describe_learning(without).startswith("not judged: ")
+    assert not describe_learning(replace(without, series={}))
 
 
 def test_overhead_is_a_share_of_the_time(report: Report):

@@ -13,8 +13,8 @@ from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts
 from trueloop.reporting.layer_table import render_layers
 from trueloop.reporting.plots import Plot, render_figure
 from trueloop.reporting.summary import (
+    describe_learning,
     format_counts,
-    format_learning,
     format_occurrences,
     format_path,
     has_no_updates,
@@ -170,7 +170,7 @@ def _curve_section(report: Report) -> Markup:
         if name in report.series and report.series[name].values
     ]
     note = element("p", "Dashed: the update at which a failure was first found.", class_="soft") if marks else ""
-    learning = element("p", format_learning(report.learning), ".") if report.learning else ""
+    learning = element("p", text, ".") if (text := describe_learning(report)) else ""
     return section("Curves", learning, element("div", *figures, class_="curves"), note) if figures else Markup()
 
 

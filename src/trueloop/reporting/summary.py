@@ -59,6 +59,15 @@ def format_learning(learning: LearningSummary) -> str:
     return prefixes.get(learning.verdict, f"{learning.verdict}: ") + learning.losses
 
 
+def describe_learning(report: Report) -> str:
+    """Return what `format_learning` says of a run, or that its loss cannot be judged; "" if no loss was read."""
+    if report.learning:
+        return format_learning(report.learning)
+    losses = [report.series[name] for name in ("loss_read", "loss") if name in report.series]
+    is_read = any(series.values for series in losses)
+    return "not judged: what a constant answer costs with this loss is not known" if is_read else ""
+
+
 def format_counts(report: Report, *, brief: bool = False) -> str:
     """Return the number of checks by verdict: "41 of 48 checks judged (2 fired, 39 passed); 7 not judged".
 

@@ -28,8 +28,8 @@ from trueloop.core.formatting import (
 )
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts, fix_diff
 from trueloop.reporting.summary import (
+    describe_learning,
     format_counts,
-    format_learning,
     format_occurrences,
     format_path,
     has_no_updates,
@@ -191,8 +191,8 @@ def _footer(report: Report, layout: _Layout, *, verbose: bool) -> Iterator[Seque
         yield from _labelled("traced", _format_overhead(report), layout)
     if report.timing and verbose:
         yield from _labelled("update", format_timing(report.timing), layout)
-    if report.learning:
-        yield from _labelled("learning", format_learning(report.learning), layout)
+    if learning := describe_learning(report):
+        yield from _labelled("learning", learning, layout)
     if text := format_values(report.series):
         yield from _labelled("values", text, layout)
     yield from _problems(report, layout)
