@@ -5,6 +5,22 @@ import re
 import pytest
 
 FAULTY = {
+    "a loss in the comparison of an accuracy": """
+best = 0.0
+for epoch in range(9):
+    val_loss = evaluate(model)
+    if val_loss > best:  # <- CKP009
+        best = val_loss
+        torch.save(model.state_dict(), "best.pt")
+""",
+    "an accuracy that shall fall": """
+best_so_far = float("inf")
+for epoch in range(9):
+    accuracy = evaluate(model)
+    if accuracy < best_so_far:  # <- CKP009
+        best_so_far = accuracy
+        best_state = copy.deepcopy(model.state_dict())
+""",
     "another loss is kept": """
 best = float("inf")
 for epoch in range(9):
@@ -95,6 +111,22 @@ def keep(val_loss, best_loss, model):
 }
 
 CORRECT = {
+    "the negative of a loss": """
+best = -float("inf")
+for epoch in range(9):
+    score = -evaluate(model)
+    if score > best:
+        best = score
+        torch.save(model.state_dict(), "best.pt")
+""",
+    "the worst loss": """
+best_attack = 0.0
+for epoch in range(9):
+    value = evaluate(model)
+    if value > best_attack:
+        best_attack = value
+        torch.save(noise, "attack.pt")
+""",
     "set by its name": """
 class Trainer:
     def __init__(self):

@@ -22,6 +22,17 @@ y_test = torch.from_numpy(encoder.fit_transform(y_test))  # <- DAT013
 }
 
 FAULTY |= {
+    "the rest of one array": """
+encoder = LabelEncoder()
+first = torch.tensor(encoder.fit_transform(names[:500]))
+later = torch.tensor(encoder.fit_transform(names[500:]))  # <- DAT013
+""",
+    "the rest of one series": """
+scaler = MinMaxScaler()
+cut = int(0.8 * len(series))
+past = torch.tensor(scaler.fit_transform(series[:cut]))
+future = torch.tensor(scaler.fit_transform(series[cut:]))  # <- DAT013
+""",
     "in a function for both parts": """
 encoders = {c: LabelEncoder() for c in CAT}
 def encode(df, fit):
@@ -48,6 +59,18 @@ b = features.make(X_test)
 """,
 }
 CORRECT = {
+    "the rest of one array, transformed only": """
+a = torch.tensor(encoder.fit_transform(names[:500]))
+b = torch.tensor(encoder.transform(names[500:]))
+""",
+    "columns of two units": """
+a = torch.tensor(scaler.fit_transform(x[:, :3]))
+b = torch.tensor(scaler.fit_transform(x[:, 3:]))
+""",
+    "a scaler for each recording": """
+a = torch.tensor(first_scaler.fit_transform(x[:500]))
+b = torch.tensor(second_scaler.fit_transform(x[500:]))
+""",
     "a function that fits on request": """
 def encode(df, fit):
     return torch.tensor(encoder.fit_transform(df) if fit else encoder.transform(df))

@@ -29,10 +29,10 @@ How it is detected
     saves the model or stores the value. It reports a variable that nothing in the file assigns after its initial
     value, or that the loop of the ``if`` sets back, and a comparison that no value can satisfy: ``>`` with an infinite
     initial value, ``<`` with minus infinity, or with 0 for a loss or an accuracy. It also reports a comparison that
-    contradicts both names, such as ``val_acc < best_acc``, and an object of a class of the program, such as
-    ``EarlyStopping(patience=5)``, that keeps the lowest value by its comparison and its ``mode``, but is given a value
-    called an accuracy, or keeps the highest and is given a loss. And it reports a best value that gets another metric
-    than the one that was compared, and one that ``max`` or ``min`` has replaced before the comparison.
+    contradicts the names, such as ``val_acc < best_acc`` or ``val_loss > best``, and an object of a class of the
+    program, such as ``EarlyStopping(patience=5)``, that keeps the lowest value by its comparison and its ``mode``, but
+    is given a value called an accuracy, or keeps the highest and is given a loss. And it reports a best value that gets
+    another metric than the one that was compared, and one that ``max`` or ``min`` has replaced before the comparison.
 
 References
     delip/PyTorchNLPBook#20: the best value "is not updated (except in the first epoch)",
@@ -153,12 +153,12 @@ def _reset_or_never_beaten(source: SourceFile, check: BestCheck, initial: list[A
 def _compared_against_names(source: SourceFile, check: BestCheck) -> Iterator[Hit]:
     """Yield a comparison that prefers the worse value, by the names of both of its sides."""
     names = [metric_name(check.value), metric_name(check.best)]
-    directions = {better_direction(name) for name in names}
+    directions = {better_direction(name) for name in names} - {""}
     if check.updates and saves_model(check.node.body) and directions == {"max" if check.sign == "<" else "min"}:
-        better = "higher" if check.sign == "<" else "lower"
+        better, name = "higher" if check.sign == "<" else "lower", names[0] or names[1]
         yield Hit(
-            message=f"`{ast.unparse(check.node.test)}` keeps the worst value: by its name, `{names[0]}` is better when "
-            f"it is {better}.",
+            message=f"`{ast.unparse(check.node.test)}` keeps the worst value: by its name, `{name}` is better when it "
+            f"is {better}.",
             node=check.node.test,
             fix=_mirrored(source, check),
         )

@@ -18,15 +18,16 @@ _TRANSFORMER: Final = re.compile(
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each fit on held-out data in a file that also fits on other data."""
+    """Yield each fit on held-out data, or on the rest of the same array, in a file that also fits on other data."""
     fits = [
         (call, call.func)
         for call in source.all_calls
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("fit", "fit_transform") and call.args
     ]
-    others = [call for call, _ in fits if not is_held_out(call.args[0])]
+    held_out = {call for call, _ in fits if is_held_out(call.args[0]) or _is_rest(call, [each for each, _ in fits])}
+    others = [call for call, _ in fits if call not in held_out]
     for call, method in fits:
-        if method.attr != "fit_transform" or not others or not is_held_out(call.args[0]):
+        if method.attr != "fit_transform" or not others or call not in held_out:
             continue
         owner = last_name(method.value) or last_name(getattr(method.value, "func", method.value))
         if _TRANSFORMER.search(owner) and not isinstance(source.parents.get(id(call)), ast.Expr):
@@ -40,6 +41,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((others[0], "fitted on other data here"),),
                 fix=Fix((edit,), safe=False, description="Only transform") if is_same else None,
             )
+
+
+def _is_rest(fit: ast.Call, fits: list[ast.Call]) -> bool:
+    """Return True for ``scaler.fit_transform(x[n:])`` if the same object is fitted on ``x[:n]``."""
+    match fit:
+        case ast.Call(func=func, args=[ast.Subscript(value=data, slice=ast.Slice(lower=bound, upper=None))]) if bound:
+            first = ast.unparse(ast.Subscript(data, ast.Slice(None, bound)))
+            same = [each for each in fits if ast.unparse(each.func.value) == ast.unparse(func.value)]  # type: ignore[attr-defined]
+            return any(ast.unparse(each.args[0]) == first for each in same)
+        case _:
+            return False
 
 
 def _in_functions(source: SourceFile) -> Iterator[Hit]:
