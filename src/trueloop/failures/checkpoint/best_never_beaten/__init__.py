@@ -144,13 +144,13 @@ def _reset_or_never_beaten(source: SourceFile, check: BestCheck, initial: list[A
             message=f"`{test}` is never true: `{best}` starts at {numbers[0]:g}, and nothing else changes it.",
             node=check.node.test,
             related=((initial[0][0], "the initial value"),),
-            fix=None if below_zero else _mirrored(source, check),
+            fix=None if below_zero else _mirrored(source, check, []),
         )
     else:
-        yield from _compared_against_names(source, check)
+        yield from _compared_against_names(source, check, initial)
 
 
-def _compared_against_names(source: SourceFile, check: BestCheck) -> Iterator[Hit]:
+def _compared_against_names(source: SourceFile, check: BestCheck, initial: list[Any] | None = None) -> Iterator[Hit]:
     """Yield a comparison that prefers the worse value, by the names of both of its sides."""
     names = [metric_name(check.value), metric_name(check.best)]
     directions = {better_direction(name) for name in names} - {""}
@@ -160,12 +160,16 @@ def _compared_against_names(source: SourceFile, check: BestCheck) -> Iterator[Hi
             message=f"`{ast.unparse(check.node.test)}` keeps the worst value: by its name, `{name}` is better when it "
             f"is {better}.",
             node=check.node.test,
-            fix=_mirrored(source, check),
+            fix=_mirrored(source, check, initial or []),
         )
 
 
-def _mirrored(source: SourceFile, check: BestCheck) -> Fix | None:
-    """Return the fix that turns the comparison round."""
+def _mirrored(source: SourceFile, check: BestCheck, initial: list[Any]) -> Fix | None:
+    """Return the fix that turns the comparison round, and sets initial values that nothing would beat then."""
+    infinite = "-float('inf')" if check.sign == "<" else "float('inf')"
+    numbers = [(value, float(initial_number(value) or 0.0)) for _, value in initial]
+    unbeaten = [value for value, number in numbers if (is_huge(number) if check.sign == "<" else number <= 0)]
+    edits = [source.text.replace(value, infinite) for value in unbeaten]
     tests = check.node.test.values if isinstance(check.node.test, ast.BoolOp) else [check.node.test]
     for test in tests:
         if isinstance(test, ast.Compare) and (test.left is check.value or test.left is check.best):
@@ -173,7 +177,7 @@ def _mirrored(source: SourceFile, check: BestCheck) -> Fix | None:
             text = source.text.content[start:end].decode("utf-8", "surrogatepass")
             if text.strip() in ("<", "<=", ">", ">="):
                 new = text.translate(str.maketrans("<>", "><"))
-                return Fix((Edit(start, end, new),), safe=False, description="Turn the comparison round")
+                return Fix((*edits, Edit(start, end, new)), safe=False, description="Turn the comparison round")
     return None
 
 
