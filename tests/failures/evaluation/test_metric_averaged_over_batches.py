@@ -469,6 +469,149 @@ def folds(x, y):
 print(np.mean([f1_score(truth, guess) for truth, guess in folds(x, y)]))
 """,
 }
+COUNTS = """
+def counts(pred, gold):
+    keep = gold != -100
+    pred, gold = pred[keep], gold[keep]
+    tp = ((pred == 1) & (gold == 1)).sum().item()
+    fp = ((pred == 1) & (gold == 0)).sum().item()
+    fn = ((pred == 0) & (gold == 1)).sum().item()
+    return tp, fp, fn
+"""
+FAULTY |= {
+    "from counts that another function returns": COUNTS
+    + """
+def score_from(tp, fp, fn):
+    denom = 2 * tp + fp + fn
+    return 2 * tp / denom if denom > 0 else 0.0
+def evaluate(model, loader):
+    scores = []
+    for x, y in loader:
+        scores.append(score_from(*counts(model(x).argmax(-1), y)))  # <- EVL016
+    return sum(scores) / len(scores)
+""",
+    "counts in variables": COUNTS
+    + """
+def harmonic(hits, wrong, missed):
+    if hits == 0:
+        return 0.0
+    p, r = hits / (hits + wrong), hits / (hits + missed)
+    return 2 * p * r / (p + r)
+total = 0
+for x, y in val_loader:
+    a, b, c = counts(model(x).argmax(-1), y)
+    total += harmonic(a, b, c)  # <- EVL016
+print(total / len(val_loader))
+""",
+    "written out in the loop": """
+values = []
+for x, y in val_loader:
+    p = model(x) > 0
+    tp = (p & y).sum().item()
+    fp = (p & ~y).sum().item()
+    fn = (~p & y).sum().item()
+    f1 = 2 * tp / (2 * tp + fp + fn) if tp else 0.0  # <- EVL016
+    values.append(f1)
+print(np.mean(values))
+""",
+    "several values in a tuple": """
+def prf(pred, gold):
+    tp = (pred & gold).sum().item()
+    fp = (pred & ~gold).sum().item()
+    fn = (~pred & gold).sum().item()
+    precision = tp / (tp + fp + 1e-9)
+    recall = tp / (tp + fn + 1e-9)
+    return precision, recall, len(pred)
+history = {"p": [], "n": []}
+for x, y in test_loader:
+    precision, recall, n = prf(model(x) > 0, y)  # <- EVL016
+    history["p"].append(precision)
+    history["n"].append(n)
+print({key: sum(v) / len(v) for key, v in history.items()}, {key: np.mean(v) for key, v in history.items()})
+""",
+    "a tuple of sklearn": """
+f1s = []
+for x, y in test_loader:
+    p, r, f, _ = precision_recall_fscore_support(y, model(x) > 0, average="binary")  # <- EVL016
+    f1s.append(f)
+print(np.mean(f1s))
+""",
+    "an object of torchmetrics": """
+metric = BinaryF1Score().to(device)
+total = 0.0
+for x, y in val_loader:
+    total += metric(model(x), y).item()  # <- EVL016
+print(total / len(val_loader))
+""",
+    "an object of torchmetrics, in a class": """
+class Evaluator:
+    def __init__(self):
+        self.auc = torchmetrics.AUROC(task="multiclass", num_classes=3)
+        self.values = []
+    def run(self, model, loader):
+        for x, y in loader:
+            self.values.append(self.auc(model(x), y))  # <- EVL016
+        return torch.stack(self.values).mean()
+""",
+}
+CORRECT |= {
+    "counts are added up": COUNTS
+    + """
+def score_from(tp, fp, fn):
+    denom = 2 * tp + fp + fn
+    return 2 * tp / denom if denom > 0 else 0.0
+totals, losses = [0, 0, 0], []
+for x, y in val_loader:
+    out = model(x)
+    losses.append(F.cross_entropy(out, y).item())
+    totals = [a + b for a, b in zip(totals, counts(out.argmax(-1), y))]
+print(score_from(*totals), sum(losses) / len(losses))
+""",
+    "a running value": """
+tp = fp = fn = 0
+history = []
+for x, y in val_loader:
+    p = model(x) > 0
+    tp += (p & y).sum().item()
+    fp += (p & ~y).sum().item()
+    fn += (~p & y).sum().item()
+    history.append(2 * tp / (2 * tp + fp + fn))
+print(np.mean(history[-3:]))
+""",
+    "the size of a tuple": """
+def summary(pred, gold):
+    tp = (pred & gold).sum().item()
+    fp = (pred & ~gold).sum().item()
+    return tp / (tp + fp), len(pred)
+sizes, ps = [], []
+for x, y in test_loader:
+    p, n = summary(model(x) > 0, y)
+    sizes.append(n)
+    ps.append(p)
+print(np.mean(sizes), ps)
+""",
+    "micro F1, which is the accuracy": """
+metric = torchmetrics.F1Score(task="multiclass", num_classes=3, average="micro")
+total = 0.0
+for x, y in val_loader:
+    total += metric(model(x), y).item() * len(y)
+print(total / len(val_loader.dataset))
+""",
+    "a metric that is computed at the end": """
+metric = BinaryF1Score()
+for x, y in val_loader:
+    metric.update(model(x), y)
+    total += loss(model(x), y).item()
+print(metric.compute(), total / len(val_loader))
+""",
+    "a share of weights": """
+for x, y in val_loader:
+    a, b = model(x).exp().sum(), y.sum()
+    share = a / (a + b)
+    total += share.item()
+print(total / len(val_loader))
+""",
+}
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)

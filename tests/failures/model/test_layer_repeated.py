@@ -308,3 +308,212 @@ def test_run_and_lint_accept_shared_and_new_layers(run_is_clean, lint_is_clean, 
 
 def test_run_reports_a_multiplied_list(run_reports):
     run_reports(HEAD + "net = nn.Sequential(*[nn.Linear(2, 2)] * 3, nn.Linear(2, 1))  # <- MDL004" + LOOP)
+
+
+BLOCK = """
+class Block(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+    def forward(self, x):
+        return x + torch.relu(self.linear(x))
+"""
+
+ONE_INSTANCE = {
+    "appended in a loop": """
+class Net(nn.Module):
+    def __init__(self, depth=3):
+        super().__init__()
+        layers = []
+        block = Block()
+        for _ in range(depth):
+            layers.append(block)  # <- MDL004
+        self.body = nn.Sequential(*layers)
+""",
+    "a comprehension, and a layer of PyTorch": """
+def make_body(width, depth):
+    layer = nn.TransformerEncoderLayer(width, 2, batch_first=True)
+    return ModuleList([layer for _ in range(depth)])  # <- MDL004
+body = make_body(8, 3)
+""",
+    "a copy that was forgotten": """
+def clones(module, n):
+    return nn.ModuleList([module for _ in range(n)])  # <- MDL004
+class Encoder(nn.Module):
+    def __init__(self, n=6):
+        super().__init__()
+        self.layers = clones(Block(8), n)
+""",
+    "heads of tasks": """
+class Tasks(nn.Module):
+    def __init__(self, tasks=("age", "income")):
+        super().__init__()
+        head = nn.Linear(4, 1)
+        self.heads = nn.ModuleDict({task: head for task in tasks})  # <- MDL004
+""",
+    "a container filled in a loop, with other layers": """
+class Net(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        unit = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.towers = nn.ModuleList()
+        for size in range(n):
+            self.towers.append(nn.Sequential(unit, nn.Linear(4, size + 1)))  # <- MDL004
+""",
+    "added by name": """
+class Net(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        conv = nn.Conv2d(8, 8, 3, padding="same")
+        for i in range(n):
+            self.add_module(f"conv{i}", conv)  # <- MDL004
+""",
+    "a function without parameters": """
+cell = Block()
+make = lambda: cell
+net = nn.Sequential(*[make() for _ in range(4)])  # <- MDL004
+""",
+    "the list in a variable": """
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        conv = nn.Conv1d(8, 8, 3, padding=1)
+        stack = [conv] * depth + [nn.Flatten()]  # <- MDL004
+        self.body = nn.Sequential(*stack)
+""",
+    "a default of a function": """
+def head(classes, body=Block(8)):  # <- MDL004
+    return nn.Sequential(body, nn.Linear(8, classes))
+net = nn.ModuleList([head(n) for n in (2, 3)])
+""",
+    "a default of a class": """
+class Stage(nn.Module):
+    def __init__(self, norm=nn.LayerNorm(8)):  # <- MDL004
+        super().__init__()
+        self.norm = norm
+first, second = Stage(), Stage()
+""",
+}
+
+SEVERAL_INSTANCES = {
+    "another layer in each iteration": """
+def body(depth):
+    layers = []
+    for _ in range(depth):
+        block = Block()
+        layers.append(block)
+    return nn.Sequential(*layers)
+""",
+    "the next layer at the end of the iteration": """
+def body(widths=(4, 8)):
+    layers, block = [], Block(4)
+    for width in widths:
+        layers.append(block)
+        block = Block(width)
+    return nn.Sequential(*layers)
+""",
+    "copies": """
+import copy
+def clones(module, n):
+    return nn.ModuleList([copy.deepcopy(module) for _ in range(n)])
+layers = clones(Block(), 3)
+""",
+    "without weights": """
+def body(depth):
+    act, drop, layers = nn.ReLU(), nn.Dropout(0.1), []
+    for _ in range(depth):
+        layers += [nn.Linear(4, 4), act, drop, nn.Flatten()]
+    return nn.Sequential(*layers)
+""",
+    "weights are shared, as a comment says": """
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        block = Block()  # cross-layer parameter sharing
+        self.layers = nn.ModuleList([block for _ in range(depth)])
+""",
+    "a setting": """
+class Net(nn.Module):
+    def __init__(self, depth, one_head):
+        super().__init__()
+        head = Block()
+        if one_head:
+            self.heads = nn.ModuleList([head for _ in range(depth)])
+        else:
+            self.heads = nn.ModuleList([Block() for _ in range(depth)])
+""",
+    "one cell in a loop over time": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(4, 4)
+    def forward(self, x, h):
+        states = []
+        for t in range(x.shape[1]):
+            h = self.cell(x[:, t], h)
+            states.append(h)
+        return torch.stack(states)
+""",
+    "towers of a siamese network": """
+class Siamese(nn.Module):
+    def __init__(self):
+        super().__init__()
+        tower = Block()
+        self.towers = nn.ModuleList([tower for _ in range(2)])
+""",
+    "the only head": """
+class Net(nn.Module):
+    def __init__(self, tasks):
+        super().__init__()
+        head = nn.Linear(4, 2)
+        self.body = nn.Sequential(Block(), head)
+        self.names = [name for name in tasks]
+""",
+    "one trunk in the network of each trial": """
+trunk = Block()
+for width in (1, 2, 3):
+    net = nn.Sequential(trunk, nn.Linear(4, width))
+""",
+    "several classes": """
+def body(kinds=(nn.Linear, nn.Bilinear)):
+    kind = nn.Linear
+    return nn.Sequential(*[kind(4, 4) for _ in range(3)])
+""",
+    "a first layer before the others": """
+def body(depth):
+    first, layers = nn.Linear(2, 4), []
+    for i in range(depth):
+        layers.append(first if i == 0 else nn.Linear(4, 4))
+    return nn.Sequential(*layers)
+""",
+    "a policy of several agents": """
+class Team(nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        net = Block()
+        self.policies = nn.ModuleDict({name: net for name in names})
+""",
+    "a default that one call uses": """
+def head(classes, body=Block(8)):
+    return nn.Sequential(body, nn.Linear(8, classes))
+net = head(2)
+other = head(3, Block(8))
+""",
+    "a history of one model": """
+history = []
+model = nn.Linear(2, 2)
+for epoch in range(3):
+    history.append(model)
+net = nn.Sequential(model, nn.ReLU())
+""",
+}
+
+
+@pytest.mark.parametrize("script", ONE_INSTANCE.values(), ids=ONE_INSTANCE)
+def test_lint_reports_one_layer_as_several_entries(lint_reports, script):
+    lint_reports(HEAD + BLOCK + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", SEVERAL_INSTANCES.values(), ids=SEVERAL_INSTANCES)
+def test_lint_accepts_several_layers_and_shared_ones(lint_is_clean, script):
+    lint_is_clean(HEAD + BLOCK + script, "MDL004")

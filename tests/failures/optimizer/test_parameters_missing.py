@@ -881,6 +881,194 @@ def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
 
 # Unfrozen too late ------------------------------------------------------------------------------------------------
 
+HEADS_HEAD = (
+    BEHIND_A_MODEL[: BEHIND_A_MODEL.index("embed = ")]
+    + """
+class Embed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 4)
+    def forward(self, x):
+        return self.body(x)
+embed = Embed()
+"""
+)
+HEADS_LEFT_OUT = {
+    "a function for the optimizer and one for training": """
+def build(net, criterion, lr=0.1):
+    trained = [p for p in net.parameters() if p.requires_grad]
+    return optim.SGD(trained, lr=lr)  # <- OPT001
+def train(net, criterion, optimizer):
+    criterion.train()
+    for _ in range(4):
+        loss = criterion(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+proxies = ProxyLoss()
+train(embed, proxies, build(embed, proxies))
+""",
+    "a class for training": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.margin = net, Margin()
+        self.optimizer = optim.AdamW(self.net.parameters())  # <- OPT001
+    def step(self, batch, labels):
+        self.optimizer.zero_grad()
+        F.cross_entropy(self.margin(self.net(batch)) * 8, labels).backward()
+        self.optimizer.step()
+trainer = Trainer(embed)
+for _ in range(4):
+    trainer.step(x, y)
+""",
+    "a part of the loss": """
+centers = CenterLoss()
+optimizer = optim.Adam(embed.parameters())  # <- OPT001
+for _ in range(4):
+    e = embed(x)
+    loss = F.cross_entropy(e[:, :3], y) + 0.1 * centers(e, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a temperature, and groups": """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.ones([]) * 2.6)
+    def forward(self, a, b):
+        return self.log_scale.exp() * a @ b.T
+scale, other = Scale(), nn.Linear(6, 4)
+groups = [{"params": embed.parameters()}, {"params": other.parameters(), "lr": 0.1}]
+optimizer = optim.Adam(groups)  # <- OPT001
+for _ in range(4):
+    logits = scale(F.normalize(embed(x)), F.normalize(other(x)))
+    loss = F.cross_entropy(logits, torch.arange(len(x)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "prototypes behind a Sequential": """
+class Prototypes(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.points = nn.Parameter(torch.empty(classes, 4))
+        nn.init.normal_(self.points)
+    def forward(self, e):
+        return -torch.cdist(e, self.points)
+body, head = nn.Sequential(nn.Linear(6, 4), nn.ReLU()), Prototypes(3)
+optimizer = optim.SGD(list(body.parameters()), lr=0.1)  # <- OPT001
+for _ in range(4):
+    optimizer.zero_grad()
+    F.cross_entropy(head(body(x)), y).backward()
+    optimizer.step()
+""",
+}
+HEADS_OPTIMIZED = {
+    "a filter over several modules": """
+def build(*nets):
+    return optim.SGD([p for net in nets for p in net.parameters() if p.requires_grad], lr=0.1)
+loss_of = ProxyLoss()
+optimizer = build(embed, loss_of)
+for _ in range(4):
+    loss = loss_of(embed(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a list that is extended": """
+loss_of = ProxyLoss()
+parameters = list(embed.parameters())
+parameters += list(loss_of.parameters())
+optimizer = optim.SGD(parameters, lr=0.1)
+for _ in range(4):
+    loss = loss_of(embed(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a list that is extended by a method": """
+loss_of = ProxyLoss()
+parameters = list(embed.parameters())
+parameters.extend(loss_of.parameters())
+optimizer = optim.SGD(parameters, lr=0.1)
+for _ in range(4):
+    loss = loss_of(embed(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "one parameter": """
+head = Margin()
+optimizer = optim.SGD([*embed.parameters(), head.weight], lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    F.cross_entropy(head(embed(x)), y).backward()
+    optimizer.step()
+""",
+    "a chain": """
+from itertools import chain
+head = Margin()
+optimizer = optim.SGD(chain(embed.parameters(), head.parameters()), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    F.cross_entropy(head(embed(x)), y).backward()
+    optimizer.step()
+""",
+    "an outer module": """
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = Embed(), Margin()
+    def forward(self, x):
+        return self.head(self.embed(x))
+both = Both()
+optimizer = optim.SGD(both.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    F.cross_entropy(both(x), y).backward()
+    optimizer.step()
+""",
+    "a list of modules": """
+parts = nn.ModuleList([embed, Margin()])
+optimizer = optim.SGD(parts.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    F.cross_entropy(parts[1](parts[0](x)), y).backward()
+    optimizer.step()
+""",
+    "a setting": """
+import sys
+loss_of = ProxyLoss() if len(sys.argv) > 1 else None
+parameters = list(embed.parameters())
+if loss_of is not None:
+    parameters = parameters + list(loss_of.parameters())
+optimizer = optim.SGD(parameters, lr=0.1)
+for _ in range(4):
+    e = embed(x)
+    loss = loss_of(e, y) if loss_of is not None else F.cross_entropy(e[:, :3], y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", HEADS_LEFT_OUT.values(), ids=HEADS_LEFT_OUT)
+def test_lint_reports_heads_with_parameters_in_no_optimizer(lint_reports, script: str):
+    lint_reports(DATA + HEADS_HEAD + script)
+
+
+@pytest.mark.parametrize("script", HEADS_OPTIMIZED.values(), ids=HEADS_OPTIMIZED)
+def test_lint_accepts_heads_that_are_optimized(lint_is_clean, script: str):
+    lint_is_clean(DATA + HEADS_HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_BEHIND_A_MODEL.values(), ids=CORRECT_BEHIND_A_MODEL)
+def test_lint_accepts_losses_and_heads_that_are_optimized_or_fixed(lint_is_clean, script: str):
+    lint_is_clean(DATA + BEHIND_A_MODEL.replace("MARK", "") + script, "OPT001")
+
+
 UNFROZEN_TOO_LATE_HEAD = """
 import torch
 from torch import nn

@@ -11,7 +11,7 @@ from trueloop.analysis.queries.target_shapes import COLUMN, ELEMENTWISE, PAIRS, 
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 
-_TOTALS: Final = frozenset(("mean", "sum", "nanmean", "nansum"))
+_TOTALS: Final = frozenset(("mean", "sum", "nanmean", "nansum", "norm"))
 _LIBRARIES: Final = frozenset(("torch", "F", "functional", "np", "numpy"))
 _PAIRED_ON_PURPOSE: Final = frozenset(("unsqueeze", "view", "reshape", "expand", "expand_as", "repeat", "t"))
 
@@ -76,6 +76,8 @@ def is_in_total(source: SourceFile, node: ast.expr, depth: int = 3) -> bool:
     parent: Any = source.parents.get(id(node))
     while parent is not None:
         match parent:
+            case ast.BinOp(op=ast.MatMult()):
+                break
             case ast.BinOp() | ast.UnaryOp() | ast.Attribute() | ast.keyword():
                 pass
             case ast.Call(func=func) if last_name(func) in _TOTALS:

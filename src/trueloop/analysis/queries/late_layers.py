@@ -60,7 +60,7 @@ def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
     later = [
         each for each in source.operations if each.entry_point == creation.entry_point and each.index > creation.index
     ]
-    if any(_may_add_parameters(each, optimizer) for each in later):
+    if any(may_add_parameters(each, optimizer) for each in later):
         return
     created = {id(each.subject) for each in later if each.kind is OpKind.CREATE}
     for change in later:
@@ -70,7 +70,7 @@ def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
             part for each in change.inputs for part in (each.sources if each.kind is ValueKind.SEQUENCE else (each,))
         ]
         adds_parameters = any(
-            _is_trainable_parameter(part)
+            is_trainable_parameter(part)
             or (id(part) in created and has_trainable_weights(part) and _contains_only_new(part, created))
             for part in parts
         )
@@ -78,7 +78,7 @@ def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
         is_optimized = (not frozen and optimizer.covers(change.subject)) or _holds_replaced(source, optimizer, change)
         if adds_parameters and is_optimized:
             step = _first_step(later, change, optimizer)
-            if step is not None and not _edits_param_groups(source):
+            if step is not None and not edits_param_groups(source):
                 yield LateLayer(change, step, _replaces(source, change))
 
 
@@ -110,19 +110,20 @@ def create_later_fix(source: SourceFile, creation: Op, change: Op) -> Fix | None
     return move_after_fix(source, creation, change, "Build the optimizer after the last change of the model")
 
 
-def _may_add_parameters(operation: Op, optimizer: AbstractValue) -> bool:
+def may_add_parameters(operation: Op, optimizer: AbstractValue) -> bool:
     """Return True if an operation may add parameters to an optimizer."""
     is_passed_out = operation.kind is OpKind.ESCAPE and any(each.may_alias(optimizer) for each in operation.inputs)
     return is_passed_out or operation.name == "add_param_group"
 
 
-def _edits_param_groups(source: SourceFile) -> bool:
+def edits_param_groups(source: SourceFile) -> bool:
+    """Return True if a program calls methods of an optimizer's groups, such as ``param_groups[0]["params"].append``."""
     return any(
         "param_groups" in names_in(each.func) for each in source.all_calls if isinstance(each.func, ast.Attribute)
     )
 
 
-def _is_trainable_parameter(part: AbstractValue) -> bool:
+def is_trainable_parameter(part: AbstractValue) -> bool:
     """Return True for ``nn.Parameter(...)`` that requires gradients."""
     requires_grad = part.arguments.get("requires_grad") or part.arguments.get("1")
     is_parameter = part.name == "torch.nn.Parameter" and isinstance(part.node, ast.Call)
@@ -188,7 +189,7 @@ def unfrozen_too_late(source: SourceFile, creation: Op) -> tuple[Op, Op] | None:
     unfrozen = [each for each in changes if each.value is True and each.index > creation.index]
     unfreeze = next((each for each in unfrozen if any(_overlaps(each, one) for one in frozen)), None)
     rebuilt = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
-    if unfreeze is None or rebuilt or any(_may_add_parameters(each, optimizer) for each in later):
+    if unfreeze is None or rebuilt or any(may_add_parameters(each, optimizer) for each in later):
         return None
     steps = (each for each in later if each.kind is OpKind.STEP and each.index > unfreeze.index)
     step = next((each for each in steps if each.subject.may_alias(optimizer)), None)
@@ -246,7 +247,7 @@ def unoptimized_layers(source: SourceFile, creation: Op) -> Iterator[Unoptimized
             if each.name.rpartition(".")[2] in LAYERS_WITH_WEIGHTS and has_trainable_weights(each)
         ]
         unoptimized = [each for each in layers if not any(_may_contain(one, each) for one in optimizers)]
-        if not unoptimized or source.escapes(model, run) or any(_accesses_weights(each, model) for each in run):
+        if not unoptimized or source.escapes(model, run) or any(accesses_weights(each, model) for each in run):
             continue
         for layer in unoptimized:
             step = _step_after_backward(run, layer, creation.subject, optimized)
@@ -263,7 +264,7 @@ def _may_contain(optimizer: AbstractValue, layer: AbstractValue) -> bool:
     )
 
 
-def _accesses_weights(operation: Op, model: AbstractValue) -> bool:
+def accesses_weights(operation: Op, model: AbstractValue) -> bool:
     """Return True if an operation loads or reads the weights of a model or submodule."""
     if operation.kind is OpKind.LOAD_STATE_DICT:
         return operation.subject.covers(model) or model.covers(operation.subject)
@@ -285,17 +286,17 @@ def _step_after_backward(
     after_optimized = [
         each
         for each in calls
-        if any(inner is part for value in each.inputs for inner in _gradient_path(value) for part in optimized)
+        if any(inner is part for value in each.inputs for inner in gradient_path(value) for part in optimized)
     ]
     for backward in (each for each in run if each.kind is OpKind.BACKWARD and after_optimized):
-        reached = {id(each) for each in _gradient_path(backward.subject)}
+        reached = {id(each) for each in gradient_path(backward.subject)}
         if any(id(each.result) in reached for each in after_optimized):
             steps = (each for each in run if each.kind is OpKind.STEP and each.index > backward.index)
             return next((each for each in steps if each.subject is optimizer), None)
     return None
 
 
-def _gradient_path(value: AbstractValue) -> Iterator[AbstractValue]:
+def gradient_path(value: AbstractValue) -> Iterator[AbstractValue]:
     """Yield a value and all values to which its gradients flow."""
     seen, queue = {id(value)}, [value]
     while queue and len(seen) < 500:

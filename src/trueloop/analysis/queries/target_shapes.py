@@ -29,7 +29,8 @@ ELEMENTWISE: Final = frozenset((
     "contiguous", "copy", "cosh", "cpu", "cuda", "detach", "double", "exp", "float", "from_numpy", "ge", "gt", "half",
     "int", "le", "log", "log1p", "logsigmoid", "long", "lt", "neg", "numpy", "pow", "relu", "round", "sigmoid",
     "softplus", "sqrt", "square", "tanh", "to", "FloatTensor", "requires_grad_", "type", "type_as", "where", "maximum",
-    "minimum", "mul", "sub", "add", "div", "expm1", "sign", "huber",
+    "minimum", "mul", "sub", "add", "div", "expm1", "sign", "huber", "sin", "cos", "tan", "arctan", "log2", "log10",
+    "floor", "ceil", "nan_to_num", "power", "multiply", "subtract", "divide",
 ))  # fmt: skip
 PER_ITEM_LOSSES: Final = re.compile(
     r"^((mse|l1|smooth_l1|huber|poisson_nll)_loss|binary_cross_entropy(_with_logits)?)$"
@@ -37,7 +38,16 @@ PER_ITEM_LOSSES: Final = re.compile(
 )
 _EXTREMA: Final = frozenset(("max", "min", "amax", "amin", "argmax", "argmin", "logsumexp"))
 _REDUCTIONS: Final = _EXTREMA | {"mean", "sum", "std", "var", "norm", "prod", "median"}
-_NEW: Final = frozenset(("randn", "rand", "zeros", "ones", "empty", "normal", "uniform", "random", "randint"))
+_RANDOM: Final = {
+    "normal": 2, "uniform": 2, "integers": 2, "gamma": 2, "beta": 2, "laplace": 2, "lognormal": 2,
+    "poisson": 1, "exponential": 1, "choice": 1, "standard_t": 1,
+}  # fmt: skip
+"""Functions of NumPy's generators, with the position of the size among their arguments."""
+_NEW: Final = frozenset(("randn", "rand", "zeros", "ones", "empty", "random", "randint", "standard_normal", *_RANDOM))
+_SCALERS: Final = frozenset(("fit_transform", "transform", "inverse_transform"))
+_TABLES: Final = frozenset(("to_numpy", "column_stack", "stack", *_SCALERS))
+_DATA: Final = re.compile(r"(load|fetch)_[a-z_]+$")
+"""Functions of scikit-learn that return a data set."""
 _LIBRARIES: Final = frozenset(("torch", "np", "numpy", "F", "functional", "th", "nn"))
 _INDICES: Final = frozenset((
     "randperm", "randint", "permutation", "choice", "sample", "nonzero", "arange", "argsort", "slice", "split", "chunk",
@@ -95,6 +105,8 @@ class Shapes:
                 attr="values", value=ast.Subscript(slice=ast.Constant(value=str()))
             ):  # table["y"].values
                 return ROW
+            case ast.Attribute(attr="data" | "target" as part, value=owner) if self._is_data(owner):
+                return MATRIX if part == "data" else ROW
             case ast.Attribute(attr="T", value=inner):
                 return _reshaped("t", self.of(inner, calls, depth), [])
             case _:
@@ -107,7 +119,29 @@ class Shapes:
         call = unpacked_call(self.source, node)
         if call is not None and isinstance(node, ast.Name):
             return self._of_part(call, node.id, calls, depth)
-        return self._of_batch(node, calls, depth) if isinstance(node, ast.Name) else None
+        if not isinstance(node, ast.Name):
+            return None
+        passed = self._passed_to_lambda(node)
+        return (
+            _common([self.of(each, (), depth - 1) for each in passed]) if passed else self._of_batch(node, calls, depth)
+        )
+
+    def _is_data(self, node: ast.expr) -> bool:
+        """Return True for what ``load_diabetes()`` returns."""
+        return any(isinstance(e, ast.Call) and _DATA.match(last_name(e.func)) for e in origins(self.source, node, 2))
+
+    def _passed_to_lambda(self, node: ast.Name) -> list[ast.expr]:
+        """Return the arguments that the calls of a lambda in a variable pass as one of its parameters."""
+        around: Any = self.source.parents.get(id(node))
+        while isinstance(around, ast.expr) and not isinstance(around, ast.Lambda):
+            around = self.source.parents.get(id(around))
+        names = [each.arg for each in around.args.args] if isinstance(around, ast.Lambda) else []
+        assigned: Any = self.source.parents.get(id(around))
+        if node.id not in names or not isinstance(assigned, ast.Assign):
+            return []
+        calls = definitions(self.source).calls.get(last_name(assigned.targets[0]), [])
+        position = names.index(node.id)
+        return [each for call in calls for each in call.args[position : position + 1]]
 
     def _of_part(self, call: ast.Call, name: str, calls: Calls, depth: int) -> str | None:
         """Return the shape of one of several results: of ``make_regression``, ``train_test_split`` or ``max``."""
@@ -118,7 +152,7 @@ class Shapes:
         if called == "train_test_split" and position >= 0:
             inputs = call.args[position // 2 : position // 2 + 1]
             return self.of(inputs[0], calls, depth - 1) if inputs else None
-        if re.match(r"make_(regression|classification|moons|blobs|circles|friedman\d)|load_\w+$", called):
+        if re.match(r"make_(regression|classification|moons|blobs|circles|friedman\d)|(load|fetch)_\w+$", called):
             return (MATRIX, ROW)[position] if position in (0, 1) else None
         return self.of(call, calls, depth - 1) if called in ("max", "min", "sort", "topk") else None
 
@@ -132,8 +166,22 @@ class Shapes:
                 target = target.elts[-1]
             parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
             names = [getattr(each, "id", "") for each in parts]
-            if node.id in names:
-                return self._of_samples(iterable, names.index(node.id), calls, depth)
+            unpacked = self._unpacked_from(node, target) if isinstance(target, ast.Name) else None
+            position = names.index(node.id) if node.id in names else unpacked
+            if position is not None:
+                return self._of_samples(iterable, position, calls, depth)
+        return None
+
+    def _unpacked_from(self, node: ast.Name, batch: ast.Name) -> int | None:
+        """Return the position of a variable in ``x, y = batch`` or ``x, y = (t.to(device) for t in batch)``."""
+        for each in self.source.nodes_of(ast.Assign):
+            targets = each.targets[0].elts if isinstance(each.targets[0], ast.Tuple | ast.List) else []
+            names = [getattr(target, "id", "") for target in targets]
+            value = (
+                each.value.generators[0].iter if isinstance(each.value, ast.ListComp | ast.GeneratorExp) else each.value
+            )
+            if node.id in names and isinstance(value, ast.Name) and value.id == batch.id:
+                return names.index(node.id)
         return None
 
     def _of_samples(self, iterable: ast.expr, position: int, calls: Calls, depth: int) -> str | None:
@@ -236,8 +284,8 @@ class Shapes:
             operands = [node.func.value, *operands]
         if is_per_item_loss(self.source, node):
             return joined(*(self.of(each, calls, depth) for each in node.args[:2])) if len(node.args) > 1 else None
-        if name in _NEW:
-            return _of_sizes(node)
+        if name in _NEW or name in _TABLES:
+            return self._of_table(name, node, calls, depth)
         if name in definitions(self.source).functions or not operands:
             found = [self.of(each, path, depth - 1) for each, path in values_of(self.source, node, calls)]
             return _common(found) if found else None
@@ -247,6 +295,16 @@ class Shapes:
             found = [self.of(each, path, depth - 1) for each, path in values_of(self.source, node, calls)]
             return _common(found) if found else None
         return found_shape
+
+    def _of_table(self, name: str, node: ast.Call, calls: Calls, depth: int) -> str | None:
+        """Return the shape of new numbers, of a column of a table, of stacked columns or of scaled data."""
+        match node.func:
+            case ast.Attribute(value=ast.Subscript(slice=ast.Constant())) if name == "to_numpy":
+                return ROW
+            case _ if name in _SCALERS:
+                return self.of(node.args[0], calls, depth) if node.args else None
+            case _:
+                return _of_sizes(node) if name in _NEW else _of_stack(node)
 
     def _of_operation(
         self, name: str, own: str | None, operands: list[ast.expr], node: ast.Call, calls: Calls, depth: int
@@ -268,7 +326,9 @@ class Shapes:
         return None
 
 
-_WITH_TWO: Final = frozenset(("mul", "sub", "add", "div", "where", "maximum", "minimum"))
+_WITH_TWO: Final = frozenset(
+    ("mul", "sub", "add", "div", "where", "maximum", "minimum", "multiply", "subtract", "divide")
+)
 
 
 def joined(*shapes: str | None) -> str | None:
@@ -327,11 +387,22 @@ def _of_sizes(node: ast.Call) -> str | None:
     ]
     if tuples:
         sizes = list(tuples[0].elts)
-    elif last_name(node.func) in ("randint", "normal", "uniform"):
+    elif last_name(node.func) == "randint":
         return None
+    elif last_name(node.func) in _RANDOM:
+        position = _RANDOM[last_name(node.func)]
+        sizes = [k.value for k in node.keywords if k.arg == "size"] or sizes[position : position + 1]
     known = 0 < len(sizes) < 3 and not any(isinstance(each, ast.Starred) for each in sizes)
     shape = "".join("1" if integer(each) == 1 else "n" for each in sizes)
     return shape if known and shape[0] == "n" else None
+
+
+def _of_stack(node: ast.Call) -> str | None:
+    """Return the shape of ``np.stack([a, b], axis=1)`` or ``np.column_stack([a, b])`` of several columns."""
+    along = [each.value for each in node.keywords if each.arg in ("axis", "dim")] or node.args[1:2]
+    is_last = last_name(node.func) == "column_stack" or (bool(along) and integer(along[0]) in (1, -1))
+    parts = node.args[0] if node.args else None
+    return MATRIX if is_last and isinstance(parts, ast.List | ast.Tuple) and len(parts.elts) > 1 else None
 
 
 def _is_single(call: ast.expr) -> bool:

@@ -34,11 +34,12 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: in a loop over a loader or over parts of a tensor, without a
-    backward pass, the result of a function for F1, precision, recall, AUC, average precision, a correlation or R2, the
-    root of a mean squared error or the exponential of a loss is added to a total, appended to a list or passed to a
-    meter, and this total is divided or this list is averaged in the same function. A loop over what another loop
-    yields or appends for each batch counts, too. A function of the program counts if
-    it returns such a value, or a ratio of counts such as the IoU, of all samples that it gets. A method that does this
+    backward pass, the result of a function for F1, precision, recall, AUC, average precision, a correlation or R2,
+    the root of a mean squared error, the exponential of a loss or a ratio of counts like ``tp / (tp + fp)`` is added
+    to a total, appended to a list or passed to a meter, and this total is divided or this list is averaged in the
+    same function. A loop over what another loop yields or appends for each batch counts, too. A function of the
+    program counts if it returns such a value, or a ratio of counts such as the IoU, of all samples or counts that it
+    gets. So does a call of an object of torchmetrics, which returns the value of one batch. A method that does this
     with its arguments counts if it is called in such a loop.
 
 References
@@ -74,7 +75,7 @@ from trueloop.analysis.queries.class_instances import (
     uses,
 )
 from trueloop.analysis.queries.minimised_values import minimised
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -83,7 +84,8 @@ _METRIC: Final = re.compile(
     r"^((binary|multiclass|multilabel|compute|calc|calculate|get|sk|macro|micro|weighted|batch|mean|skmetrics|metric)_)*"
     r"(f1|f1_?(score|macro|metric|weighted)|fbeta(_score)?|f_score|precision_score|recall_score|(roc_)?auc(_score)?"
     r"|auroc|average_precision(_score)?|matthews_corrcoef|cohen_kappa(_score)?|r2|r2_?score|rmse|root_mean_squared_error"
-    r"|perplexity|ppl|balanced_accuracy(_score)?|spearmanr|pearsonr|concordance_index)$",
+    r"|perplexity|ppl|balanced_accuracy(_score)?|spearmanr|pearsonr|concordance_index"
+    r"|precision_recall_fscore_support|classification_report)$",
     re.IGNORECASE,
 )
 _RATIO: Final = re.compile(r"(^|_)(precision|recall|m?iou|jaccard|dice|f1|specificity)($|_)", re.IGNORECASE)
@@ -99,6 +101,12 @@ _OF_MEAN: Final = re.compile(r"rmse|root_mean|perplexity|ppl")
 _DISPLAYS: Final = frozenset(("set_postfix", "set_postfix_str", "set_description", "set_description_str"))
 MAX_DEPTH: Final = 4
 _SUMS: Final = frozenset(("sum", "count_nonzero", "bincount", "confusion_matrix", "histc"))
+_METRIC_CLASS: Final = re.compile(
+    r"^(Binary|Multiclass|Multilabel)?(F1Score|FBetaScore|Precision|Recall|Specificity|JaccardIndex|AUROC|"
+    r"AveragePrecision|MatthewsCorrCoef|CohenKappa|R2Score|PearsonCorrCoef|SpearmanCorrCoef)$"
+)
+"""Classes of torchmetrics, whose call returns the value of one batch."""
+_MATCHES: Final = frozenset(("logical_and", "bitwise_and", "mul"))
 _CLASSES: Final = re.compile(r"class|unique")
 _SAMPLES: Final = re.compile(r"size|len\(|shape|numel")
 
@@ -183,10 +191,58 @@ def _holds_batches(source: SourceFile, node: ast.expr, batches: set[int], depth:
 
 
 def _metrics(source: SourceFile, inside: ast.AST) -> Iterator[ast.expr]:
-    """Yield each call of a metric, root of a mean squared error and exponential of a loss."""
+    """Yield each call of a metric, ratio of counts, root of a mean squared error and exponential of a loss."""
     for each in nodes_in(inside, ast.Call, ast.BinOp):
-        if (isinstance(each, ast.Call) and _is_metric(source, each)) or _is_function_of_mean(source, each):
+        is_metric = isinstance(each, ast.Call) and _is_metric(source, each) and not _is_running(source, each)
+        if is_metric or _is_function_of_mean(source, each) or _is_ratio_of_batch(source, each):
             yield each
+
+
+def _is_running(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a value of totals, which grow with each batch."""
+    read = {each.id for each in nodes_in(node, ast.Name)}
+    return any(last_name(each.target) in read for each in nodes_in(function_of(source, node), ast.AugAssign))
+
+
+def _is_ratio_of_batch(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for an F1, precision, recall or IoU that is written out with counts of a batch."""
+    if not isinstance(node, ast.BinOp) or not _is_ratio(function_of(source, node), node):
+        return False
+    return _counts_matches(source, node) and not _is_running(source, node)
+
+
+def _counts_matches(source: SourceFile, node: ast.expr) -> bool:
+    """Return True if a value is computed from the number of elements that are set in two masks."""
+    nodes = list(computed_from(source, node))
+    calls = [last_name(each.func) for each in nodes if isinstance(each, ast.Call)]
+    is_both = not _MATCHES.isdisjoint(calls) or any(isinstance(each, ast.BitAnd) for each in nodes)
+    totals = {each.id for each in nodes if isinstance(each, ast.Name)}
+    grows = any(last_name(e.target) in totals for e in nodes_in(function_of(source, node), ast.AugAssign))
+    return is_both and not _SUMS.isdisjoint(calls) and not grows
+
+
+def _is_ratio(scope: Any, node: ast.expr, depth: int = 0) -> bool:
+    """Return True for ``tp / (tp + fp)``: a value divided by a sum of which it is a part."""
+    match node:
+        case ast.Name(id=name):
+            values = assigned_in(scope, name) if depth < MAX_DEPTH else []
+            return any(_is_ratio(scope, each, depth + 1) for each in values)
+        case ast.IfExp(body=first, orelse=second):
+            return _is_ratio(scope, first, depth) or _is_ratio(scope, second, depth)
+        case ast.BinOp(op=ast.Mult(), left=first, right=second):
+            return isinstance(first, ast.Constant) and _is_ratio(scope, second, depth)
+        case ast.BinOp(op=ast.Div(), left=part, right=whole):
+            pass
+        case ast.Call() if without_conversions(node) is not node:
+            return _is_ratio(scope, without_conversions(node), depth)
+        case _:
+            return False
+    if isinstance(whole, ast.Name):
+        values = assigned_in(scope, whole.id)
+        whole = values[0] if len(values) == 1 else whole
+    parts, wholes = ({each.id for each in nodes_in(side, ast.Name)} for side in (part, whole))
+    is_count = not _SAMPLES.search(ast.unparse(whole)) and bool(nodes_in(whole, ast.Add))
+    return is_count and bool(parts) and parts <= wholes - {"max"} and len(wholes - {"max", "min"}) > 1
 
 
 def _hit(value: ast.expr, averaged: ast.AST, *related: tuple[ast.AST, str]) -> Hit:
@@ -254,8 +310,23 @@ def _is_metric(source: SourceFile, call: ast.Call) -> bool:
         return False
     function = called_function(source, call)
     if function is None or function.name == "__init__":
-        return bool(_METRIC.match(last_name(call.func)))
+        return bool(_METRIC.match(last_name(call.func))) or _is_torchmetric(source, call)
     return _computes_metric(source, function)
+
+
+def _is_torchmetric(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for a call of an object of torchmetrics that is no mean over samples, as ``average="micro"`` is."""
+    if not isinstance(call.func, ast.Name | ast.Attribute) or len(call.args) < 2:
+        return False
+    for each in origins(source, call.func, 2):
+        made = each.func.value if isinstance(each, ast.Call) and last_name(each.func) in ("to", "cuda") else each  # type: ignore[attr-defined]
+        match = _METRIC_CLASS.match(last_name(made.func)) if isinstance(made, ast.Call) else None
+        if match is not None and isinstance(made, ast.Call):
+            given = {each.arg: getattr(each.value, "value", None) for each in made.keywords}
+            is_binary = match[1] == "Binary" or given.get("task") == "binary"
+            is_rank = match[2] in ("AUROC", "AveragePrecision", "R2Score", "PearsonCorrCoef", "SpearmanCorrCoef")
+            return is_binary or is_rank or given.get("average") in ("macro", "weighted")
+    return False
 
 
 def _is_function_of_mean(source: SourceFile, node: ast.expr) -> bool:
@@ -309,7 +380,30 @@ def _computes_metric(source: SourceFile, function: ast.FunctionDef) -> bool:
         value = without_conversions(assigned[0]) if len(assigned) == 1 else None
     if value is not None and _is_function_of_mean(source, value):
         return not _is_minimised(source, function)
+    if _ratio_positions(function) and "acc" not in function.name.lower():
+        return _gets_counts(source, function) and not _is_minimised(source, function)
     return isinstance(value, ast.Call) and called_function(source, value) is None and _is_metric(source, value)
+
+
+def _ratio_positions(function: ast.FunctionDef) -> list[int]:
+    """Return the positions of ratios of counts in what a function returns; [0] for one ratio."""
+    found = set[int]()
+    for each in nodes_in(function, ast.Return):
+        values = each.value.elts if isinstance(each.value, ast.Tuple) else [each.value] if each.value else []
+        found |= {position for position, value in enumerate(values) if _is_ratio(function, value)}
+    return sorted(found)
+
+
+def _gets_counts(source: SourceFile, function: ast.FunctionDef) -> bool:
+    """Return True if a function counts matches, or all of its calls pass such counts."""
+    returned = [each.value for each in nodes_in(function, ast.Return) if each.value is not None]
+    if any(_counts_matches(source, each) for each in returned):
+        return True
+    calls = definitions(source).calls.get(function.name, ())
+    arguments = [e.value if isinstance(e, ast.Starred) else e for call in calls for e in call.args]
+    made = [called_function(source, each) for each in arguments if isinstance(each, ast.Call)]
+    returned = [e.value for f in made if f is not None for e in nodes_in(f, ast.Return) if e.value is not None]
+    return any(_counts_matches(source, each) for each in (*arguments, *returned))
 
 
 def _is_minimised(source: SourceFile, function: ast.FunctionDef) -> bool:
@@ -365,16 +459,24 @@ def _averaged(source: SourceFile, inside: ast.AST, scope: Any, call: ast.expr) -
         scope: the function or class in which the average is searched.
         call: computes the metric of a batch.
     """
-    value, parent = _outermost(source, call, ast.Subscript | ast.Attribute | ast.BinOp)
-    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-        reads = [
-            each
-            for each in nodes_in(inside, ast.Name)
-            if each.id == parent.targets[0].id and isinstance(each.ctx, ast.Load)
-        ]
+    value, parent = _outermost(source, call, ast.Subscript | ast.Attribute | ast.BinOp | ast.IfExp)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name | ast.Tuple):
+        names = _metric_names(source, parent.targets[0], call)
+        reads = [each for each in nodes_in(inside, ast.Name) if each.id in names and isinstance(each.ctx, ast.Load)]
         found = (_accumulated(source, scope, each) for each in reads)
         return next((each for each in found if each is not None), None)
     return _accumulated(source, scope, value)
+
+
+def _metric_names(source: SourceFile, target: ast.Name | ast.Tuple, call: ast.expr) -> set[str]:
+    """Return the variables of an assignment that get a metric, by the positions of ratios in a returned tuple."""
+    if isinstance(target, ast.Name):
+        return {target.id}
+    function = called_function(source, call) if isinstance(call, ast.Call) else None
+    positions = [0, 1, 2] if function is None else _ratio_positions(function)
+    is_known = function is not None or last_name(getattr(call, "func", None)) == "precision_recall_fscore_support"
+    named = [each for number, each in enumerate(target.elts) if number in positions]
+    return {each.id for each in named if isinstance(each, ast.Name)} if is_known else set()
 
 
 def _outermost(source: SourceFile, value: ast.expr, kinds: Any) -> tuple[ast.expr, Any]:
@@ -387,7 +489,7 @@ def _outermost(source: SourceFile, value: ast.expr, kinds: Any) -> tuple[ast.exp
 
 def _accumulated(source: SourceFile, scope: Any, value: ast.expr) -> ast.AST | None:
     """Return the expression that averages a total or list to which a value is added."""
-    value, parent = _outermost(source, value, ast.BinOp | ast.Attribute)
+    value, parent = _outermost(source, value, ast.BinOp | ast.Attribute | ast.IfExp)
     match parent:
         case ast.AugAssign(op=ast.Add(), target=target):
             return _division(source, _scope_of(source, scope, target), target)
@@ -448,10 +550,19 @@ def _divides_items(loop: Any, total: ast.expr) -> bool:
 def _mean(source: SourceFile, scope: Any, items: ast.expr) -> ast.AST | None:
     """Return the expression that computes the mean of a list."""
     name = ast.unparse(items)
-    for each in nodes_in(scope, ast.BinOp, ast.Call):
+    owner = ast.unparse(items.value) if isinstance(items, ast.Subscript) else ""
+    for each in nodes_in(scope, ast.BinOp, ast.Call, ast.DictComp, ast.ListComp):
         if _is_displayed(source, each):
             continue
         match each:
+            case ast.DictComp() | ast.ListComp():
+                means = [call for call in nodes_in(each, ast.Call) if last_name(call.func) in _MEANS]
+                if (
+                    owner
+                    and means
+                    and ast.unparse(each.generators[0].iter) in (f"{owner}.items()", f"{owner}.values()")
+                ):
+                    return each
             case ast.BinOp(op=ast.Div(), left=ast.Call(func=ast.Name(id="sum"), args=[summed])):
                 if ast.unparse(summed) == name:
                     return each
@@ -464,12 +575,20 @@ def _mean(source: SourceFile, scope: Any, items: ast.expr) -> ast.AST | None:
 
 
 _WORDS: Final = (
-    "f1|F1|precision|recall|auc|AUC|auroc|r2|kappa|corrcoef|spearman|pearson|fbeta|iou|jaccard|dice|balanced_acc"
-    "|sqrt|exp(|0.5|rmse|squared_error|perplexity|ppl"
-)
+    "f1", "F1", "precision", "recall", "auc", "AUC", "auroc", "r2", "kappa", "corrcoef", "spearman", "pearson",
+    "fbeta", "iou", "jaccard", "dice", "balanced_acc", "sqrt", "exp(", "0.5", "rmse", "squared_error",
+    "perplexity", "ppl",
+)  # fmt: skip
+_MATCH_COUNT: Final = re.compile(r"&[^\n]*\.sum\(")
+
+
+def _has_metric(text: str) -> bool:
+    return any(word in text for word in _WORDS) or _MATCH_COUNT.search(text) is not None
+
+
 RULE = Rule(
     required_words=(
-        _WORDS,
+        _has_metric,
         f"{LOADER_WORDS}|split(|chunk(|range(",
         "+=|append|mean(|/|update(",
     ),

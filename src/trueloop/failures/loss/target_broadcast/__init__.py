@@ -26,6 +26,11 @@ How it is detected
     needs targets on the CPU. In a loss that is written by hand, a difference or product of the shapes (B, 1) and (B,),
     of which one has no graph, is a warning from the third backward pass on.
 
+    The linter finds the shapes in the source: of the output of the last ``Linear``, and of targets from NumPy's random
+    numbers, data sets of scikit-learn, tables of pandas, a ``TensorDataset`` or a data set of the program, through
+    functions, lambdas, indices and operations. In a loss that is written by hand it reports a difference or product of
+    both shapes whose mean, sum or norm is taken.
+
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html
     Broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
@@ -148,7 +153,12 @@ def _samples(output: Any) -> Iterator[int]:
 
 
 RULE = Rule(
-    required_words=("oss", "Linear(|gather(|\"none\"|'none'", ".backward(", "mean(|sum(|_loss(|Loss("),
+    required_words=(
+        "oss|cost|err|objective",
+        "Linear|gather(|\"none\"|'none'",
+        ".backward(",
+        "mean(|sum(|norm(|_loss(|Loss(",
+    ),
     find=find,
 )
 

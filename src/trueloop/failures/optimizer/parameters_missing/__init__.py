@@ -35,20 +35,21 @@ How it is detected
     the reported ones), and the reported ones must not be only the first layers. They may be if the optimizer has a
     group without parameters, as from a generator that was already used up, or if its groups divide layers, such as
     into weights and biases, and no group has the kind of the reported parameters, such as embeddings. A full model
-    whose parameters are in no optimizer is reported if two optimizers have the same parameters. Parameters next
-    to layers, such as a position table, do not count as first layers. A module that is called with the output of a
+    whose parameters are in no optimizer is reported if two optimizers have the same parameters. Parameters next to
+    layers, such as a position table, do not count as first layers. A module that is called with the output of a
     trained model is reported if its parameters are in no optimizer, were not loaded, and are no weights of PyTorch's
     layers: a loss with proxies, centers or a temperature, or a head with a matrix of its own. It also reports
     parameters that were frozen when the optimizer was new and got gradients later, if every optimizer that contains
-    them made its last step before this one was built. The linter reports a layer that is added after the optimizer was
-    built, or a layer that comes after a trained layer in the model and is in no optimizer of the file. A last layer
-    that is fixed on purpose but still requires gradients is reported too, so this is a warning. It reports layers that
-    were frozen when the optimizer was built over the parameters that require gradients, and are unfrozen later, also by
-    name. It also reports a loop over ``named_parameters()`` that fills groups by ``if name.startswith(...)`` and
-    ``elif`` without ``else``, if the model has parameters that no condition takes and that are not only its first
-    layers. And it reports a tensor outside of modules that requires gradients, such as an image or a latent code, if a
-    training loop uses it and the program only reads it, nowhere uses ``.grad`` or ``autograd.grad``, and does more with
-    it than to pass it to a model as data.
+    them made its last step before this one was built. The linter reports a layer that is added after the optimizer
+    was built, a layer that comes after a trained layer in the model and is in no optimizer of the file, or a loss or
+    head of its own, such as ArcFace with its class centers, that is called with the output of a trained model. A last
+    layer that is fixed on purpose but still requires gradients is reported too, so this is a warning. It reports
+    layers that were frozen when the optimizer was built over the parameters that require gradients, and are unfrozen
+    later, also by name. It also reports a loop over ``named_parameters()`` that fills groups by ``if
+    name.startswith(...)`` and ``elif`` without ``else``, if the model has parameters that no condition takes and that
+    are not only its first layers. And it reports a tensor outside of modules that requires gradients, such as an
+    image or a latent code, if a training loop uses it and the program only reads it, nowhere uses ``.grad`` or
+    ``autograd.grad``, and does more with it than to pass it to a model as data.
 
 References
     PyTorch forum, "Best practice for freezing layers?", on optimizers built for some of the layers,
@@ -71,6 +72,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.parameters_missing.heads_left_out import heads_left_out
 from trueloop.failures.optimizer.parameters_missing.leaf_tensors import leaves_left_out
 from trueloop.failures.optimizer.parameters_missing.names_left_out import names_left_out
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -267,6 +269,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
     yield from _used_up_groups(source)
+    for head in heads_left_out(source):
+        name = source.text.segment(head.call.node.func)
+        yield Hit(
+            message=f"`{source.text.segment(head.built.node.func)}` does not get the parameters of `{name}`, which "
+            "gets the output of the trained model: they are in no optimizer and never change.",
+            node=head.built.node,
+            related=((head.call.node, "called here"),),
+        )
     for leaf in leaves_left_out(source):
         yield Hit(
             message=f"`{leaf.name}` gets a gradient in every update, but no optimizer holds it and nothing reads the "

@@ -16,19 +16,27 @@ Fix
         self.blocks = nn.ModuleList([Block()] * 12)  # wrong
         self.blocks = nn.ModuleList([Block() for _ in range(12)])  # right
 
-    To share weights on purpose, first assign the layer to a variable: ``[shared_block] * 12``.
+    The same holds for a layer in a variable: ``[block for _ in range(12)]`` and ``layers.append(block)`` in a loop
+    contain one block, and a default ``block=Block()`` is created once for all calls. To share weights on purpose, say
+    so in the name or a comment: ``[shared_block] * 12``.
 
 When this is fine
     - The repeated layer has no weights, such as an activation.
-    - You share the weights on purpose, as in ALBERT, and write ``[block] * 12`` or call the layer in a loop.
+    - You share the weights on purpose, as in ALBERT, and write ``[shared_block] * 12`` or call the layer in a loop.
+    - A setting decides about it: ``if share: layers = [block] * 12``.
+    - Several agents have one policy, or a siamese network calls one encoder for both inputs.
 
 How it is detected
     The linter reports a list that contains the call that creates a layer with weights and is multiplied, in a
-    ``ModuleList`` or ``Sequential``, or for a list whose entries each get an optimizer, as the members of an ensemble.
-    It also reports ``repeat`` and ``dict.fromkeys`` with such a call, ``copy.copy`` of a layer for each entry of a
-    container, and ``functools.lru_cache`` on a function that returns a new layer. In a run, the sanitizer reports a
-    container with several entries of the same parameters, if the source of the program has such an expression for its
-    class. Without one, a run cannot show whether the weights are shared by mistake or on purpose.
+    ``ModuleList`` or ``Sequential``, or for a list whose entries each get an optimizer, as the members of an
+    ensemble. It also reports ``repeat`` and ``dict.fromkeys`` with such a call, ``copy.copy`` of a layer for each
+    entry of a container, and ``functools.lru_cache`` on a function that returns a new layer. Of a layer in a variable
+    it reports a comprehension, product or loop that puts it into a ``ModuleList``, ``ModuleDict`` or ``Sequential``
+    several times, also where a function returns it or gets it as an argument, and a layer that is the default of a
+    parameter. It accepts that under a condition, and where the class, function or comment says "shared", "tied",
+    "reuse" or the like. In a run, the sanitizer reports a container with several entries of the same parameters, if
+    the source of the program has such an expression for its class. Without one, a run cannot show whether the weights
+    are shared by mistake or on purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -52,6 +60,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name, nodes_in, read_source, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.model.layer_repeated.one_instance import one_instance_entries
 from trueloop.tracing.events import ModelCalled
 from trueloop.tracing.running_code import user_modules
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -169,6 +178,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from (each for each in _repeated_models(source, makers) if id(each.node) not in reported)
     yield from _repeated_by_calls(source, makers)
     yield from _cached_layers(source)
+    for each in one_instance_entries(source, makers):
+        layer, entry = source.text.segment(each.created.func), source.text.segment(each.entry)
+        is_default = each.entry is each.created
+        yield Hit(
+            message=f"`{entry}` is created once, as the default of a parameter, so all calls of "
+            f"`{getattr(each.repeated_by, 'name', '')}` share its weights."
+            if is_default
+            else f"`{entry}` is one `{layer}` that becomes several entries, so all of them share its weights.",
+            node=each.entry,
+            related=() if is_default else ((each.created, "created once here"),),
+        )
 
 
 def _repeated_by_calls(source: SourceFile, makers: set[int]) -> Iterator[Hit]:
@@ -314,6 +334,11 @@ _PRODUCTS: Final = tuple(
     )
 )
 """A list or tuple times a number. The last pattern is slow."""
+_PLACES: Final = re.compile(
+    r"\b(?:ModuleList|ModuleDict|Sequential|add_module|register_module|setattr)\("
+    r"|\bdef [^()]*\([^()]*=\s*(?:\w+\.)*[A-Z]\w*\("
+)
+"""What may contain a layer several times, and a parameter with an object as its default."""
 _FACTOR: Final = re.compile(r"\)\s*\*[^*]")
 
 
@@ -328,7 +353,7 @@ def _has_repetition(text: str) -> bool:
 
 
 def _has_repetition_or_cache(text: str) -> bool:
-    return "cache" in text or _has_repetition(text)
+    return "cache" in text or _PLACES.search(text) is not None or _has_repetition(text)
 
 
 RULE = Rule(required_words=("ModuleList|Sequential|nn", _has_repetition_or_cache), find=find)
