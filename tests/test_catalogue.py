@@ -141,6 +141,7 @@ UNFIXED = {
     "LOS064",
     "LOS065",
     "LOS067",
+    "LOS069",
     "LOS070",
     "MDL008",
     "MDL012",

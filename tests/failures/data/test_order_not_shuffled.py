@@ -167,7 +167,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY = {"a folder of classes", "two classes, dictionaries, a custom loop"}
+RUN_ONLY = {"two classes, dictionaries, a custom loop"}
 """What a dataset of one's own gives the text does not tell."""
 
 LINT_FAULTY = {
@@ -287,3 +287,194 @@ def test_lint_reports_faulty_scripts(lint_reports, name):
 @pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
 def test_lint_accepts_correct_scripts(lint_is_clean, name):
     lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])
+
+
+# Samples collected class by class ---------------------------------------------------------------------------------
+
+LISTED = """
+import glob, os, random
+import numpy as np
+from pathlib import Path
+
+class Listed(Dataset):
+    def __init__(self, samples, transform=None):
+        self.samples, self.transform = samples, transform
+    def __len__(self):
+        return len(self.samples)
+    def __getitem__(self, index):
+        path, label = self.samples[index]
+        return torch.load(path), label
+"""
+
+COLLECTED = {
+    "a function whose default is not to shuffle": LISTED
+    + """
+def scan(root):
+    train, test = [], []
+    for number, name in enumerate(sorted(os.listdir(root))):
+        files = sorted(glob.glob(f"{root}/{name}/*.pt"))
+        random.shuffle(files)
+        train += [(each, number) for each in files[5:]]
+        test += [(each, number) for each in files[:5]]
+    return train, test
+
+def make_loader(dataset, batch_size=16, shuffle=False, workers=0):
+    return DataLoader(dataset, batch_size=batch_size, shuffle=shuffle, num_workers=workers)
+
+train, test = scan("images")
+train_loader = make_loader(Listed(train), 32)  # <- DAT003
+test_loader = make_loader(Listed(test), 32)
+fit(train_loader)
+""",
+    "two lists in a class": """
+import os
+
+class Birds(Dataset):
+    def __init__(self, root):
+        self.paths, self.targets = [], []
+        self.classes = sorted(os.listdir(root))
+        for i, name in enumerate(self.classes):
+            for file in os.listdir(os.path.join(root, name)):
+                self.paths.append(os.path.join(root, name, file))
+                self.targets.append(i)
+    def __len__(self):
+        return len(self.paths)
+    def __getitem__(self, i):
+        return torch.load(self.paths[i]), torch.tensor(self.targets[i])
+
+fit(DataLoader(Birds("birds/train"), batch_size=8))  # <- DAT003
+""",
+    "a method, and numbers from a dictionary": """
+import os
+
+class Sounds(Dataset):
+    def __init__(self, root):
+        self.root = root
+        self.class_to_idx = {"dog": 0, "cat": 1, "cow": 2}
+        self.items = self._scan()
+    def _scan(self):
+        found = []
+        for name in self.class_to_idx:
+            label = self.class_to_idx[name]
+            for file in sorted(os.listdir(os.path.join(self.root, name))):
+                found.append((os.path.join(self.root, name, file), label))
+        return found
+    def __len__(self):
+        return len(self.items)
+    def __getitem__(self, idx):
+        file, y = self.items[idx]
+        return torch.load(file), y
+
+class Training:
+    def __init__(self, root):
+        self.loader = self.build(Sounds(root))  # <- DAT003
+    def build(self, dataset, shuffle=False):
+        return DataLoader(dataset, 16, shuffle)
+    def go(self):
+        fit(self.loader)
+
+Training("sounds").go()
+""",
+    "directories of a path, several labels at once": """
+from pathlib import Path
+
+class Leaves(Dataset):
+    def __init__(self, folder):
+        self.files, self.y = [], []
+        for k, directory in enumerate(sorted(Path(folder).iterdir())):
+            found = list(directory.glob("*.pt"))
+            self.files.extend(found)
+            self.y.extend([k] * len(found))
+    def __len__(self):
+        return len(self.files)
+    def __getitem__(self, n):
+        x = torch.load(self.files[n])
+        return x, self.y[n]
+
+fit(DataLoader(Leaves("leaves"), batch_size=16, drop_last=True))  # <- DAT003
+""",
+}
+
+COLLECTED_FINE = {
+    "shuffled by the function": COLLECTED["a function whose default is not to shuffle"].replace(
+        "Listed(train), 32)  # <- DAT003", "Listed(train), 32, True)"
+    ),
+    "the list is shuffled": COLLECTED["a function whose default is not to shuffle"]
+    .replace("    return train, test", "    random.shuffle(train)\n    return train, test")
+    .replace("  # <- DAT003", ""),
+    "put in another order": COLLECTED["a function whose default is not to shuffle"].replace(
+        "Listed(train), 32)  # <- DAT003", "Listed([train[i] for i in np.random.permutation(len(train))]), 32)"
+    ),
+    "split at random": COLLECTED["two lists in a class"].replace(
+        'fit(DataLoader(Birds("birds/train"), batch_size=8))  # <- DAT003',
+        """
+birds = Birds("birds")
+train, test = torch.utils.data.random_split(birds, [80, 20])
+fit(DataLoader(train, batch_size=8))
+""",
+    ),
+    "a sampler": COLLECTED["two lists in a class"].replace(
+        "batch_size=8))  # <- DAT003", "batch_size=8, sampler=torch.utils.data.RandomSampler(range(99))))"
+    ),
+    "windows of files, with labels of their own": """
+import os
+
+class Windows(Dataset):
+    def __init__(self, root, labels):
+        self.labels, self.index = labels, []
+        self.files = sorted(os.listdir(root))
+        for i, file in enumerate(self.files):
+            for start in range(0, 1000, 100):
+                self.index.append((i, start))
+    def __len__(self):
+        return len(self.index)
+    def __getitem__(self, n):
+        i, start = self.index[n]
+        return torch.load(self.files[i])[start : start + 12], self.labels[i]
+
+fit(DataLoader(Windows("files", [0, 1, 2]), batch_size=8))
+""",
+    "lines of a table, in its order": """
+import csv
+
+class Table(Dataset):
+    def __init__(self, path):
+        self.rows = []
+        for row in csv.reader(open(path)):
+            self.rows.append((row[0], int(row[1])))
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, i):
+        path, label = self.rows[i]
+        return torch.load(path), label
+
+fit(DataLoader(Table("train.csv"), batch_size=8))
+""",
+    "classes by turns": LISTED
+    + """
+samples = []
+for i in range(100):
+    for label in range(4):
+        samples.append((f"{label}/{i}.pt", label))
+fit(DataLoader(Listed(samples), batch_size=8))
+""",
+    "held out": COLLECTED["two lists in a class"].replace(
+        'fit(DataLoader(Birds("birds/train"), batch_size=8))  # <- DAT003',
+        """
+fit(DataLoader(Birds("birds/train"), batch_size=8, shuffle=True))
+for x, y in DataLoader(Birds("birds/test"), batch_size=8):
+    with torch.no_grad():
+        print(F.cross_entropy(model(x), y))
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_lint_reports_samples_collected_class_by_class(lint_reports, name):
+    lint_reports(HEAD + COLLECTED[name])
+
+
+@pytest.mark.parametrize("name", COLLECTED_FINE)
+def test_lint_accepts_samples_in_another_order(lint_is_clean, name):
+    lint_is_clean(HEAD + COLLECTED_FINE[name])

@@ -256,3 +256,183 @@ def test_lint_reports_copies_of_the_output(lint_reports, name):
 @pytest.mark.parametrize("name", COPIES_OF_THE_OUTPUT_FINE)
 def test_lint_accepts_copies_of_the_output(lint_is_clean, name):
     lint_is_clean(COPIES_OF_THE_OUTPUT_HEAD + COPIES_OF_THE_OUTPUT_FINE[name])
+
+
+# Losses of functions ----------------------------------------------------------------------------------------------
+
+LOSSES_OF_FUNCTIONS_HEAD = """
+import numpy as np
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+x, y = torch.randn(96, 6), torch.randn(96)
+net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
+sgd = torch.optim.SGD(net.parameters(), lr=0.01)
+"""
+
+LOSSES_OF_FUNCTIONS = {
+    "a hinge in NumPy, added up over queries": """
+def hinge(scores, rel):
+    s = scores.detach().numpy()
+    differences = s[:, None] - s[None, :]
+    return torch.tensor(np.maximum(1 - differences, 0).mean(), requires_grad=True)
+
+for epoch in range(3):
+    sgd.zero_grad()
+    total = 0.0
+    for k in torch.arange(96).split(16):
+        total = total + hinge(net(x[k]), y[k])
+    total = total / 6
+    total.backward()  # <- GRD009
+    sgd.step()
+""",
+    "a list of losses, stacked": """
+def one(model, a, b):
+    out = model(a).detach().numpy()
+    value = float(((out - b.numpy()) ** 2).mean())
+    return torch.tensor(value, requires_grad=True)
+
+losses = []
+for k in torch.arange(96).split(16):
+    losses.append(one(net, x[k], y[k]))
+sgd.zero_grad()
+torch.stack(losses).mean().backward()  # <- GRD009
+sgd.step()
+""",
+    "the module of a loss": """
+class RankLoss(nn.Module):
+    def __init__(self, margin):
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, scores, rel):
+        pairs = scores.cpu().data.numpy()
+        value = np.clip(self.margin - pairs, 0, None).sum()
+        return torch.from_numpy(np.array(value)).requires_grad_()
+
+criterion = RankLoss(0.5)
+for k in torch.arange(96).split(16):
+    sgd.zero_grad()
+    loss = 0.1 * criterion(net(x[k]), y[k])
+    loss.backward()  # <- GRD009
+    sgd.step()
+""",
+    "numbers that are summed up before they are copied": """
+def distance(out, target):
+    return np.abs(out - target).mean()
+
+for epoch in range(3):
+    value = 0.0
+    for k in torch.arange(96).split(16):
+        value += distance(net(x[k]).detach().numpy(), y[k].numpy())
+    objective = torch.tensor(value / 6, requires_grad=True)
+    sgd.zero_grad()
+    objective.backward()  # <- GRD009
+    sgd.step()
+""",
+    "methods of a trainer": """
+class Trainer:
+    def __init__(self, model):
+        self.model, self.opt = model, torch.optim.Adam(model.parameters())
+
+    def objective(self, a, b):
+        predicted = self.model(a).tolist()
+        errors = [(p - t) ** 2 for p, t in zip(predicted, b.tolist())]
+        mean = sum(errors) / len(errors)
+        result = torch.tensor(mean, requires_grad=True)
+        return result
+
+    def step(self, a, b):
+        self.opt.zero_grad()
+        error = self.objective(a, b)
+        error.backward()  # <- GRD009
+        self.opt.step()
+
+trainer = Trainer(net)
+for k in torch.arange(96).split(16):
+    trainer.step(x[k], y[k])
+""",
+}
+
+LOSSES_OF_FUNCTIONS_FINE = {
+    "a zero for queries without pairs": """
+def hinge(scores, rel):
+    better = rel[:, None] > rel[None, :]
+    if not better.any():
+        return torch.tensor(0.0, requires_grad=True)
+    return F.relu(1 - (scores[:, None] - scores[None, :])[better]).mean()
+
+for k in torch.arange(96).split(16):
+    sgd.zero_grad()
+    loss = hinge(net(x[k]), y[k])
+    loss.backward()
+    sgd.step()
+""",
+    "a total that starts with a leaf": """
+for epoch in range(3):
+    total = torch.tensor(0.0, requires_grad=True)
+    for k in torch.arange(96).split(16):
+        total = total + F.mse_loss(net(x[k]), y[k])
+    sgd.zero_grad()
+    total.backward()
+    sgd.step()
+""",
+    "a weight computed from detached scores": """
+def confidence(scores):
+    return torch.tensor(float(scores.detach().sigmoid().mean()), requires_grad=True)
+
+for k in torch.arange(96).split(16):
+    out = net(x[k])
+    loss = confidence(out) * F.mse_loss(out, y[k])
+    sgd.zero_grad()
+    loss.backward()
+    sgd.step()
+""",
+    "gradients by hand, from NumPy": """
+def lambdas(scores, rel):
+    s = scores.detach().numpy()
+    return torch.tensor((s - rel.numpy()).astype("float32"))
+
+for k in torch.arange(96).split(16):
+    scores = net(x[k])
+    sgd.zero_grad()
+    scores.backward(lambdas(scores, y[k]))
+    sgd.step()
+""",
+    "an image that is optimised, from the output of a network": """
+paint = nn.Linear(6, 6)
+
+def start():
+    return torch.tensor(paint(x[:4]).detach().numpy(), requires_grad=True)
+
+image = start()
+for step in range(3):
+    loss = net(image).mean()
+    loss.backward()
+    image.data -= 0.1 * image.grad
+    image.grad = None
+""",
+    "a metric in NumPy next to the loss": """
+def error(scores, rel):
+    return torch.tensor(np.abs(scores.detach().numpy() - rel.numpy()).mean())
+
+for k in torch.arange(96).split(16):
+    out = net(x[k])
+    loss, shown = F.mse_loss(out, y[k]), error(out, y[k])
+    loss = loss + shown
+    sgd.zero_grad()
+    loss.backward()
+    sgd.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", LOSSES_OF_FUNCTIONS)
+def test_lint_reports_losses_of_functions(lint_reports, name):
+    lint_reports(LOSSES_OF_FUNCTIONS_HEAD + LOSSES_OF_FUNCTIONS[name])
+
+
+@pytest.mark.parametrize("name", LOSSES_OF_FUNCTIONS_FINE)
+def test_lint_accepts_losses_of_functions_with_a_graph(lint_is_clean, name):
+    lint_is_clean(LOSSES_OF_FUNCTIONS_HEAD + LOSSES_OF_FUNCTIONS_FINE[name])

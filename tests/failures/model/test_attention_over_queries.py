@@ -249,3 +249,147 @@ def test_lint_reports_the_letter_that_an_einsum_does_not_sum_over(lint_reports):
 )
 def test_lint_accepts_other_products(lint_is_clean, old: str, new: str):
     lint_is_clean(EINSUM.replace(old, new), "MDL020")
+
+
+# Attention pooling in the text ------------------------------------------------------------------------------------
+
+POOLED = {
+    **ADDITIVE,
+    "weights of another module": """
+class Weights(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.value, self.gate, self.one = nn.Linear(width, 4), nn.Linear(width, 4), nn.Linear(4, 1)
+
+    def forward(self, h):
+        hidden = torch.tanh(self.value(h)) * torch.sigmoid(self.gate(h))
+        return self.one(hidden).softmax(0)  # <- MDL020
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.pool, self.head = nn.Linear(8, 8), Weights(8), nn.Linear(8, 3)
+
+    def forward(self, bags):
+        h = self.embed(bags).relu()
+        a = self.pool(h)
+        weighted = torch.mul(h, a)
+        return self.head(torch.sum(weighted, dim=1))
+""",
+    "a softmax layer at the end of the scores": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1), nn.Softmax(dim=0))  # <- MDL020
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        return self.head((self.scores(tokens) * tokens).sum(1))
+""",
+    "a softmax layer of its own, over the only score": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(8, 8, batch_first=True)
+        self.score, self.normalise, self.head = nn.Linear(8, 1), nn.Softmax(dim=2), nn.Linear(8, 3)  # <- MDL020
+
+    def forward(self, x):
+        states, _ = self.rnn(x)
+        alpha = self.normalise(self.score(states))
+        context = alpha * states
+        return self.head(context.sum(dim=1))
+""",
+    "scores without their last dimension": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.head, self.drop = nn.Linear(8, 1), nn.Linear(8, 3), nn.Dropout(0.1)
+
+    def forward(self, x):
+        energy = self.score(x).squeeze(2)
+        alpha = self.drop(torch.softmax(energy, dim=0))  # <- MDL020
+        return self.head(torch.bmm(alpha.unsqueeze(1), x).squeeze(1))
+""",
+}
+
+POOLED_FINE = {
+    **ADDITIVE_CORRECT,
+    "one bag at a time": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+
+    def bag(self, h):
+        weights = torch.softmax(self.score(h), dim=0)
+        return (weights * h).sum(dim=0)
+
+    def forward(self, x):
+        return self.out(torch.stack([self.bag(each) for each in x]))
+""",
+    "learned weights of the positions": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(6, 1))
+
+    def forward(self, x):
+        weights = torch.softmax(self.alpha, dim=0)
+        return self.out((weights * x).sum(1))
+""",
+    "clusters that add up the positions": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.assign = nn.Linear(8, 4)
+
+    def forward(self, x):
+        weights = self.assign(x).softmax(dim=-1)
+        clusters = (weights.unsqueeze(-1) * x.unsqueeze(2)).sum(dim=1)
+        return self.out(clusters.mean(1))
+""",
+    "experts that are mixed": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.experts, self.gate = nn.ModuleList(nn.Linear(8, 3) for _ in range(4)), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = x.mean(1)
+        gates = F.softmax(self.gate(x), dim=-1)
+        answers = torch.stack([expert(x) for expert in self.experts], dim=1)
+        return (gates[..., None] * answers).sum(dim=1)
+""",
+    "normalised again": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+
+    def forward(self, x):
+        weights = torch.softmax(self.score(x), dim=0)
+        weights = weights / weights.sum(dim=1, keepdim=True)
+        return self.out((weights * x).sum(1))
+""",
+    "several scores for each position": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 8)
+
+    def forward(self, x):
+        weights = torch.softmax(self.score(x), dim=-1)
+        return self.out((weights * x).sum(1))
+""",
+}
+
+
+@pytest.mark.parametrize("script", POOLED.values(), ids=POOLED)
+def test_lint_reports_pooling(lint_reports, script):
+    lint_reports(HEAD + script + TAIL)
+
+
+@pytest.mark.parametrize("script", POOLED_FINE.values(), ids=POOLED_FINE)
+def test_lint_accepts_other_pooling(lint_is_clean, script):
+    lint_is_clean(HEAD + script + TAIL)

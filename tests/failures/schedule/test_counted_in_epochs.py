@@ -460,9 +460,143 @@ for epoch in range(epochs):
         optimizer.step()
         scheduler.step()  # <- SCH007
 """,
+    "milestones in a class, from settings": """
+SETTINGS = {"epochs": 20, "milestones": [12, 17], "lr": 0.1}
+
+class Fitter:
+    def __init__(self, net, settings):
+        self.net, self.settings = net, settings
+        self.opt = torch.optim.Adam(net.parameters(), lr=settings["lr"])
+        self.schedule = torch.optim.lr_scheduler.MultiStepLR(self.opt, settings["milestones"], gamma=0.1)
+
+    def one_epoch(self, batches):
+        for a, b in batches:
+            self.opt.zero_grad()
+            nn.functional.mse_loss(self.net(a), b).backward()
+            self.opt.step()
+            self.schedule.step()  # <- SCH007
+
+    def fit(self, data):
+        batches = DataLoader(data, batch_size=16, shuffle=True)
+        for number in range(self.settings["epochs"]):
+            self.one_epoch(batches)
+
+Fitter(nn.Linear(6, 1), SETTINGS).fit(data)
+""",
+    "a step size below the number of epochs": """
+net, n_epochs = nn.Linear(6, 1), 30
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+decay = torch.optim.lr_scheduler.StepLR(sgd, step_size=10)
+for e in range(1, n_epochs + 1):
+    for i, (a, b) in enumerate(DataLoader(data, batch_size=16, shuffle=True)):
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+        decay.step()  # <- SCH007
+""",
+    "parts of an unknown number of epochs": """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=30)
+args = parser.parse_args([])
+net, loader = nn.Linear(6, 1), DataLoader(data, batch_size=16, shuffle=True)
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [args.epochs // 2, int(args.epochs * 0.75)])
+for epoch in range(args.epochs):
+    for a, b in loader:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+        scheduler.step()  # <- SCH007
+""",
+    "an item of unknown settings": """
+import json
+
+def train(config, net):
+    loader = DataLoader(data, batch_size=config["batch"], shuffle=True)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, T_max=config["epochs"])
+    for epoch in range(config["epochs"]):
+        for a, b in loader:
+            sgd.zero_grad()
+            nn.functional.mse_loss(net(a), b).backward()
+            sgd.step()
+            scheduler.step()  # <- SCH007
+
+train(json.loads('{"epochs": 4, "batch": 16}'), nn.Linear(6, 1))
+""",
+    "without the epochs of a warm-up": """
+net, epochs, warm_up = nn.Linear(6, 1), 40, 5
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+cosine = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, epochs - warm_up)
+for epoch in range(epochs):
+    for start in range(0, 96, 16):
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(x[start : start + 16]), y[start : start + 16]).backward()
+        sgd.step()
+        cosine.step()  # <- SCH007
+""",
 }
 
 EPOCHS_STEPPED_PER_BATCH_FINE = {
+    "milestones in updates": """
+net, loader = nn.Linear(6, 1), DataLoader(data, batch_size=16)
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [60, 90])
+for epoch in range(20):
+    for a, b in loader:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+        scheduler.step()
+""",
+    "milestones in epochs, multiplied by the batches": """
+net, loader, epochs = nn.Linear(6, 1), DataLoader(data, batch_size=16), 20
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [each * len(loader) for each in (12, 17)])
+halves = torch.optim.lr_scheduler.StepLR(sgd, int(epochs * len(loader) / 2))
+for epoch in range(epochs):
+    for a, b in loader:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+        scheduler.step()
+        halves.step()
+""",
+    "a small decay every few batches": """
+net, loader = nn.Linear(6, 1), DataLoader(data, batch_size=16)
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(sgd, step_size=10, gamma=0.98)
+for epoch in range(20):
+    for a, b in loader:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+        scheduler.step()
+""",
+    "stepped once per epoch": """
+net, loader = nn.Linear(6, 1), DataLoader(data, batch_size=16)
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [12, 17])
+for epoch in range(20):
+    for a, b in loader:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+    scheduler.step()
+""",
+    "one batch of all samples": """
+net, loader = nn.Linear(6, 1), DataLoader(data, batch_size=len(data))
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.MultiStepLR(sgd, [12, 17])
+for epoch in range(20):
+    for a, b in loader:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+        scheduler.step()
+""",
     "the number of updates": """
 net, epochs = nn.Linear(6, 1), 4
 loader = DataLoader(data, batch_size=16)

@@ -154,16 +154,26 @@ def called_function(source: SourceFile, call: ast.Call) -> ast.FunctionDef | Non
     return known.functions.get(name)
 
 
-def enclosing_loops(source: SourceFile, node: ast.AST, depth: int = 0) -> list[tuple[ast.For | ast.While, ...]]:
+def enclosing_loops(source: SourceFile, node: ast.AST) -> list[tuple[ast.For | ast.While, ...]]:
     """Return the loops around a node, innermost first, for each chain of calls that leads to it."""
-    loops: list[ast.For | ast.While] = []
+    chains = enclosing_blocks(source, node)
+    return [tuple(each for each in chain if not isinstance(each, ast.If)) for chain in chains]
+
+
+def enclosing_blocks(
+    source: SourceFile, node: ast.AST, depth: int = 0
+) -> list[tuple[ast.For | ast.While | ast.If, ...]]:
+    """Return the loops and conditions around a node, innermost first, for each chain of calls that leads to it."""
+    blocks: list[ast.For | ast.While | ast.If] = []
     child: ast.AST = node
     parent: Any = source.parents.get(id(node))
     while parent is not None and not isinstance(parent, _FUNCTIONS):
-        if isinstance(parent, ast.While) or (isinstance(parent, ast.For) and child is not parent.iter):
-            loops.append(parent)
+        is_run_before = isinstance(parent, ast.For) and child is parent.iter
+        is_run_before = is_run_before or (isinstance(parent, ast.If) and child is parent.test)
+        if isinstance(parent, ast.While | ast.For | ast.If) and not is_run_before:
+            blocks.append(parent)
         child, parent = parent, source.parents.get(id(parent))
-    own = tuple(loops)
+    own = tuple(blocks)
     if parent is None or depth >= _MAX_DEPTH:
         return [own]
     around: Any = source.parents.get(id(parent))
@@ -171,6 +181,6 @@ def enclosing_loops(source: SourceFile, node: ast.AST, depth: int = 0) -> list[t
     outer = [
         each
         for call in definitions(source).calls.get(name, [])[:8]
-        for each in enclosing_loops(source, call, depth + 1)
+        for each in enclosing_blocks(source, call, depth + 1)
     ]
     return [(*own, *each) for each in outer] or [own]

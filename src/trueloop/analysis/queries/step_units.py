@@ -28,6 +28,7 @@ _UPDATES: Final = re.compile(
 )
 """Names for the number of updates of a whole run."""
 _PER_EPOCH: Final = re.compile(r"len\(|//|steps|iter|batches|updates|per_epoch")
+_BATCHES: Final = re.compile(r"steps|iter|batches|updates|per_epoch", re.IGNORECASE)
 ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
 
@@ -63,6 +64,12 @@ def counts_updates(source: SourceFile, expressions: Iterable[ast.AST]) -> bool:
         if _UPDATES.search(name)
         for value in _definitions_of(source, name)
     )
+
+
+def counts_batches(node: ast.AST) -> bool:
+    """Return True for an expression with the number of batches in it, such as ``epochs * len(loader)``."""
+    names = (last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute))
+    return any(name == "len" or _BATCHES.search(name) for name in names)
 
 
 def _is_total(product: ast.BinOp) -> bool:

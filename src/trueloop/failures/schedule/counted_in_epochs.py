@@ -38,7 +38,9 @@ How it is detected
     its function uses, such as ``total_steps = epochs * steps_per_epoch``, and that is stepped outside the loop with
     the updates, and the Noam schedule of "Attention is all you need",
     ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also reports a
-    rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch.
+    rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch, and a scheduler
+    that each batch steps although its length is the number of epochs, its milestones are at most that number, or its
+    step size is, if the rate then falls to half or less.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -54,7 +56,7 @@ import ast
 import linecache
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -63,8 +65,9 @@ from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.queries.class_instances import called_function, enclosing_loops
+from trueloop.analysis.queries.loops import is_batch_loop
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
-from trueloop.analysis.queries.step_units import counts_updates, schedule_lengths, unit_exponent
+from trueloop.analysis.queries.step_units import counts_batches, counts_updates, schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
@@ -281,6 +284,8 @@ def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
     )
 
 
+DROPS: Final = {"MultiStepLR": "milestones", "StepLR": "step_size"}
+"""Schedules that lower the rate abruptly -> the argument that says when."""
 ENDING: Final = frozenset((
     "CosineAnnealingLR", "PolynomialLR", "get_cosine_schedule_with_warmup", "get_linear_schedule_with_warmup",
 ))  # fmt: skip
@@ -294,17 +299,9 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
         is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
-        ends = scheduler.name.rpartition(".")[2] in ENDING
-        if (
-            not is_known
-            or not ends
-            or advance.inputs
-            or len(advance.loops) < 2
-            or advance.loops[-1].runs_at_most_once()
-        ):
+        if not is_known or advance.inputs or len(advance.loops) < 2 or advance.loops[-1].runs_at_most_once():
             continue
-        epochs = _trip_counts(advance.loops[-2])
-        lengths = [each for each in schedule_lengths(scheduler) if any(_is_same_number(each, one) for one in epochs)]
+        length = _length_in_epochs(scheduler, *advance.loops[-2:])
         inside = source.ops_in_loop(advance.loops[-1], OpKind.STEP, root=advance.entry_point)
         is_per_batch = any(
             each.same_iteration_as(advance)
@@ -312,14 +309,62 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             and each.subject.may_alias(scheduler.sources[0])
             for each in inside
         )
-        if lengths and is_per_batch and advance.is_unconditional_in(advance.loops[-1]):
+        if length and is_per_batch and advance.is_unconditional_in(advance.loops[-1]):
             yield Hit(
-                message=f"`{source.text.segment(advance.node)}` runs once per batch, but the schedule is "
-                f"`{source.text.segment(lengths[0].node)}` steps long, the number of epochs: it ends within the first "
-                "batches, or starts again and again.",
+                message=f"`{source.text.segment(advance.node)}` runs once per batch, but {length}: it ends within the "
+                "first batches, or starts again and again.",
                 node=advance.node,
                 related=((scheduler.node, "the scheduler's length"),),
             )
+
+
+def _length_in_epochs(scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
+    """Return in words that the length of a schedule is the number of epochs, or a part of it; "" if it is not."""
+    name, epochs = scheduler.name.rpartition(".")[2], _trip_counts(loop)
+    limits = getattr(loop.iterable.node, "args", ()) if loop.iterable is not None and epochs else ()
+    names = {dotted_name(each) for each in limits} - {""}
+    if name in ENDING:
+        lengths = [e for e in schedule_lengths(scheduler) if any(_is_part_of(e, one, names) for one in epochs)]
+        return f"the schedule is `{ast.unparse(lengths[0].node)}` steps long, the number of epochs" if lengths else ""
+    argument = scheduler.arguments.get(DROPS.get(name, "")) or scheduler.arguments.get("1")
+    gamma = scheduler.arguments.get("gamma") or scheduler.arguments.get("2")
+    is_abrupt = gamma is None or 0 < gamma.constant(1) <= DROP
+    if name not in DROPS or argument is None or not (is_abrupt or name == "MultiStepLR") or not _is_over_batches(inner):
+        return ""
+    drops = [argument] if name == "StepLR" else [each for part in argument.alternatives() for each in part.sources]
+    count, numbers = loop.trip_count() or 0, [each.constant() for each in drops]
+    are_within = all(isinstance(each, int) and 1 < each <= count for each in numbers)
+    if not drops or not (are_within or all(any(_is_part_of(each, one, names) for one in epochs) for each in drops)):
+        return ""
+    text = f"{DROPS[name]}={ast.unparse(argument.node)}" if isinstance(argument.node, ast.expr) else DROPS[name]
+    return f"`{text}` counts the {count} epochs" if count else f"`{text}` counts epochs"
+
+
+def _is_over_batches(loop: Loop) -> bool:
+    """Return True for a loop over batches, unless its loader has all samples in one batch."""
+    loader = iterated_loader(loop)
+    size = loader.arguments.get("batch_size", loader.arguments.get("1")) if loader is not None else None
+    is_single = size is not None and any(
+        last_name(each.func) == "len"
+        for part in size.ancestors()
+        for each in nodes_in(part.node or ast.Pass(), ast.Call)
+    )
+    return is_batch_loop(loop) and not is_single
+
+
+def _is_part_of(number: AbstractValue, epochs: AbstractValue, variables: Set[str]) -> bool:
+    """Return True for the number of epochs, or a part of it such as ``epochs // 2`` or ``int(0.8 * epochs)``."""
+    if _is_same_number(number, epochs):
+        return True
+    computed = [each for each in number.ancestors() if isinstance(each.node, ast.BinOp | ast.Call)]
+    if not isinstance(number.node, ast.expr) or any(counts_batches(each.node) for each in computed):
+        return False
+    match number.node:
+        case ast.Call(func=ast.Name(id="int" | "round")) | ast.BinOp(op=ast.Sub() | ast.Div() | ast.FloorDiv()):
+            names = {dotted_name(each) for each in nodes_in(number.node, ast.Name, ast.Attribute)}
+            return any(_is_same_number(each, epochs) for each in number.ancestors()) or bool(names & variables)
+        case _:
+            return False
 
 
 def _restarted_warm_ups(source: SourceFile) -> Iterator[Hit]:
@@ -400,10 +445,16 @@ def _trip_counts(loop: Loop) -> tuple[AbstractValue, ...]:
 
 
 def _is_same_number(one: AbstractValue, other: AbstractValue) -> bool:
-    """Return True if two numbers are the same variable, or equal constants greater than 1."""
-    number, first, second = one.constant(), dotted_name(one.node), dotted_name(other.node)
+    """Return True if two numbers are the same variable or item, or equal constants greater than 1."""
+    number, first, second = one.constant(), _path(one.node), _path(other.node)
     is_equal = isinstance(number, int) and number > 1 and number == other.constant()
     return one is other or is_equal or (first == second != "")
+
+
+def _path(node: Any) -> str:
+    """Return a variable, attribute or item as text, without ``self``; "" for a computation."""
+    is_item = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and bool(dotted_name(node.value))
+    return (ast.unparse(node) if is_item else dotted_name(node)).removeprefix("self.")
 
 
 def _updates_in_loop(source: SourceFile, advance: Op) -> list[Op]:

@@ -26,8 +26,10 @@ How it is detected
     labels are the targets of a classification loss, the samples of each class follow each other and fill two or more
     batches, and there are two or more updates per class. Data that looks like a time series is not reported: samples
     that overlap, a feature that grows from sample to sample, or a model with a recurrent layer. The linter reports a
-    dataset that reads class folders, or labels that are created class by class with random features. Research on
-    continual learning does this on purpose, so this is a warning.
+    dataset that reads class folders, labels that are created class by class with random features, and a dataset of the
+    program whose targets are appended in a loop over the classes, if nothing shuffles or sorts the list. It follows
+    ``shuffle=False`` through functions that create the loader. Research on continual learning does this on purpose, so
+    this is a warning.
 
 References
     torch.utils.data, "Data Loading Order and Sampler", https://docs.pytorch.org/docs/stable/data.html
@@ -42,6 +44,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -245,17 +248,32 @@ def _equal(column: list[float], targets: list[float] | tuple[int, ...]) -> bool:
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield loaders that read samples sorted by class for the training of a classifier."""
     for start, loader in epoch_loops(source):
+        if any("sampler" in name for name in loader.arguments):
+            continue
         shuffle = loader.arguments.get("shuffle") or loader.arguments.get("2")
         if (
             len(loader.sources) == 1
             and (shuffle is None or shuffle.constant() is False)
             and reads_sorted_classes(source, start, loader)
         ):
+            created, call = next((e for e in source.ops(OpKind.CREATE) if e.subject is loader), None), loader.node
+            is_passed = shuffle is not None and not any(_is_false(each) for each in _shuffle_arguments(call))
+            if is_passed and created is not None and created.calls:
+                call = created.calls[-1]  # make_loader(dataset), whose default is shuffle=False
             yield Hit(
                 message=f"`{ast.unparse(start.node.iter)}` reads the samples sorted by class in every epoch.",
-                node=loader.node,
-                fix=shuffle_fix(source, loader.node),
+                node=call,
+                related=((loader.node, "the loader is created here, without shuffling"),) if is_passed else (),
+                fix=None if is_passed else shuffle_fix(source, call),
             )
+
+
+def _shuffle_arguments(call: ast.Call) -> list[ast.expr]:
+    return [each.value for each in call.keywords if each.arg == "shuffle"] or call.args[2:3]
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 RULE = Rule(required_words=("DataLoader", ".step("), find=find)

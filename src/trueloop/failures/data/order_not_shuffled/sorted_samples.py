@@ -7,6 +7,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Edit, Fix, nodes_in
+from trueloop.failures.data.order_not_shuffled.collected_by_class import is_collected_by_class
 
 CLASS_FOLDER_DATASETS: Final = frozenset((
     "torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder", "torchvision.datasets.ImageNet",
@@ -41,7 +42,7 @@ def reads_sorted_classes(source: SourceFile, start: Op, loader: AbstractValue) -
     has_recurrent_layer = any(each.name.rpartition(".")[2] in RECURRENT_LAYERS for each in source.ops(OpKind.CREATE))
     if not targets or not has_backward or has_recurrent_layer or batch is None or dataset.union:
         return False
-    if dataset.name in CLASS_FOLDER_DATASETS:
+    if dataset.name in CLASS_FOLDER_DATASETS or is_collected_by_class(source, dataset):
         return not any(each.name == "builtins.len" for each in batch.ancestors())
     is_table = dataset.name == "torch.utils.data.TensorDataset"
     return is_table and _is_sorted_table(dataset, targets[0], start.node.target, batch, source)

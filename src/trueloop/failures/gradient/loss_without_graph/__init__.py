@@ -22,7 +22,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a call of ``backward()`` without arguments on a tensor that has ``requires_grad``
     but no graph, and that is neither a parameter nor in an optimizer. The linter reports such a call if the tensor was
-    computed from a model's output and every connection to the model is cut.
+    computed from a model's output and every connection to the model is cut, also if a function of the program returns
+    the copy and the losses of several calls are added up.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -39,6 +40,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, encloses
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.loss_without_graph.losses_of_functions import copied_losses
 from trueloop.failures.gradient.loss_without_graph.rewrapped_results import rewrapped_results
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, OptimizerCreated
@@ -102,6 +104,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from found
     if any(each.related for each in found):
         return
+    reported = {id(each.node) for each in found}
     attached = {id(each.node) for each in source.ops(OpKind.BACKWARD) if _is_attached(each.subject)}
     for rewrapped in rewrapped_results(source):
         if any(encloses(rewrapped.statement, each.node) for each in found) or id(rewrapped.backward) in attached:
@@ -113,6 +116,15 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             related=((rewrapped.backward, "the backward pass"),),
             severity=None if rewrapped.is_copy else Severity.WARNING,
         )
+        reported.add(id(rewrapped.backward))
+    for copied in copied_losses(source):
+        if id(copied.backward) not in reported:
+            yield Hit(
+                message=f"`{ast.unparse(copied.backward)}` gives no weight a gradient: `{ast.unparse(copied.copy)}` "
+                "cuts the loss off from the model.",
+                node=copied.backward,
+                related=((copied.copy, "the loss is copied here"),),
+            )
 
 
 def _is_attached(root: AbstractValue) -> bool:

@@ -32,7 +32,9 @@ How it is detected
 
     In the text, the linter looks for the same product in one function, where the dimension is a number, and the keys
     are transposed by number or ``bmm`` shows that there are three dimensions. In an ``einsum`` the letters name the
-    dimensions.
+    dimensions. It also looks for attention pooling, ``(weights * features).sum(1)`` or the same with ``bmm``, whose
+    weights layers compute from the features, through modules and functions: a softmax over dimension 0, or over the
+    single output of a linear layer.
 
 References
     Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762

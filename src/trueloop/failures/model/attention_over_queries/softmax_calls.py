@@ -8,6 +8,7 @@ from trueloop.analysis.queries.possible_values import computed_from
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, integer, nodes_in, walk
 from trueloop.failures.failure import Rule
+from trueloop.failures.model.attention_over_queries.pooled_features import find_pooling
 
 _PRODUCTS: Final = ("matmul", "bmm")
 _TRANSPOSES: Final = ("transpose", "permute", "swapaxes", "t")
@@ -29,7 +30,11 @@ def _dimension_of(call: ast.Call) -> ast.expr | None:
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each softmax of scores whose result is multiplied with values, over another dimension than the last."""
+    """Yield each softmax of scores whose result is multiplied with values, over another dimension than the last.
+
+    The same goes for pooled features, see `find_pooling`.
+    """
+    yield from find_pooling(source)
     for function in source.nodes_of(ast.FunctionDef):
         called = {last_name(each.func) for each in nodes_in(function, ast.Call)}
         if any(each.lower() == "softmax" for each in called):
@@ -203,4 +208,4 @@ def _dimensions(scores: Any, product: Any) -> int | None:
     return max(numbers) + 1 if numbers and min(numbers) >= 0 and len(numbers) == len(arguments) else None
 
 
-RULE = Rule(required_words=("softmax(", "matmul|bmm|@|einsum(", "transpose|permute|.T|.t(|einsum("), find=find)
+RULE = Rule(required_words=("softmax(|Softmax(", "matmul|bmm|@|einsum(|.sum(&forward"), find=find)
