@@ -126,8 +126,8 @@ def _array(source: SourceFile, loop: Any, value: ast.expr) -> tuple[str, ast.AST
 
 def _output(source: SourceFile, node: Any) -> str:
     """Return the variable or attribute to which a call writes its result: "buffer" for ``torch.exp(x, out=buffer)``."""
-    keywords = node.keywords if isinstance(node, ast.Call) and _library(source, node) else ()
-    return next((dotted_name(each.value) for each in keywords if each.arg == "out"), "")
+    outputs = [each.value for each in node.keywords if each.arg == "out"] if isinstance(node, ast.Call) else []
+    return dotted_name(outputs[0]) if outputs and _library(source, node) else ""
 
 
 def _loop_around(source: SourceFile, node: ast.AST) -> _Loop | None:
@@ -145,16 +145,16 @@ def _changes_in_place(source: SourceFile, node: ast.AST, name: str) -> Iterator[
     for each in nodes_in(node, ast.Assign, ast.AugAssign, ast.Call):
         match each:
             case ast.Assign(targets=targets):
-                if any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == name for t in targets):
+                if any(isinstance(t, ast.Subscript) and dotted_name(t.value) == name for t in targets):
                     yield each
             case ast.AugAssign(target=target):
                 inner = target.value if isinstance(target, ast.Subscript) else target
-                if ast.unparse(inner) == name:
+                if dotted_name(inner) == name:
                     yield each
             case ast.Call() if name and _output(source, each) == name:
                 yield each
             case ast.Call(func=ast.Attribute(value=owner, attr=attr)):
-                if ast.unparse(owner) == name and attr.endswith("_") and not attr.startswith("_"):
+                if dotted_name(owner) == name and attr.endswith("_") and not attr.startswith("_"):
                     yield each
             case _:
                 pass
@@ -242,8 +242,10 @@ def _returned_arrays(source: SourceFile) -> Iterator[Hit]:
         for method in methods.values():
             for attribute, node, position in _returned(methods, method):
                 name = f"self.{attribute}"
+                if not _is_own_array(source, owner, attribute) or _assigns(methods, method, name):
+                    continue
                 changes = [each for each in methods.values() if _changes_only(source, methods, each, name)]
-                if not changes or _assigns(methods, method, name) or not _is_own_array(source, owner, attribute):
+                if not changes:
                     continue
                 found = _collected(source, owner, method, position, [] if method in changes else changes)
                 if found is not None:

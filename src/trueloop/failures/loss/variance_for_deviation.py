@@ -155,11 +155,12 @@ def _one_minus(node: ast.expr) -> str:
 
 def _exponentials(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``exp`` of a log-variance that is used as a deviation, if another line takes it as a log-variance."""
-    text = ast.unparse(source.tree) if "exp" in source.text.source else ""
+    uses = list(deviations(source)) if "exp" in source.text.source else []
+    text = ast.unparse(source.tree) if uses else ""
     is_named = _AS_VARIANCE.search(text) and not _AS_DEVIATION.search(text)
     known = {name for found in _DIVERGENCE.finditer(text) for name in found.groups() if name}
     reported = set[int]()
-    for use, deviation in deviations(source):
+    for use, deviation in uses:
         for each in stored_values(source, deviation):
             of = _exponential_of(each)
             is_variance = of is not None and (last_name(of) in known or (is_named and _exponent(each) is not None))

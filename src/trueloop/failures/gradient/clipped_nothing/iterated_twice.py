@@ -35,6 +35,9 @@ def second_passes(scopes: Sequence[ast.AST], calls: Sequence[ast.Call]) -> Itera
     """
     returns_list = any(getattr(each, "name", "") == "parameters" for each in scopes)  # not those of nn.Module
     names = [getattr(each, "name", "") for each in scopes]
+    calls_of: dict[str, list[ast.Call]] = {}
+    for call in calls:
+        calls_of.setdefault(last_name(call.func), []).append(call)
     for scope in scopes:
         stores = [each for each in _own_nodes(scope) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
         bound = {
@@ -49,7 +52,7 @@ def second_passes(scopes: Sequence[ast.AST], calls: Sequence[ast.Call]) -> Itera
         }
         if isinstance(scope, ast.FunctionDef) and names.count(scope.name) == 1:
             stored = {each.id for each in stores}
-            for name, value in _arguments(scope, calls):
+            for name, value in _arguments(scope, calls_of.get(scope.name, [])):
                 if name not in stored and _is_generator(value, returns_list):
                     made.setdefault(name, value)
         for name, value in made.items():
@@ -84,10 +87,9 @@ def _arguments(function: ast.FunctionDef, calls: Sequence[ast.Call]) -> Iterator
     """Yield the parameters of a function with the values that its calls pass."""
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     for call in calls:
-        if last_name(call.func) == function.name:
-            is_method = bool(names) and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute)
-            yield from zip(names[is_method:], call.args, strict=False)
-            yield from ((each.arg, each.value) for each in call.keywords if each.arg)
+        is_method = bool(names) and names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute)
+        yield from zip(names[is_method:], call.args, strict=False)
+        yield from ((each.arg, each.value) for each in call.keywords if each.arg)
 
 
 def _passes(scope: ast.AST, name: str) -> list[ast.AST]:
