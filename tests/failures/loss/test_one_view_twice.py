@@ -120,6 +120,18 @@ def train(net, loader, info_nce):
 }
 
 CORRECT = {
+    "twin critics": """
+def update(q1, q2, actor, batch):
+    s, r, s_prime = batch
+    a = actor(s_prime)
+    value = torch.min(q1(s_prime, a), q2(s_prime, a))
+    (value - r).pow(2).mean().backward()
+""",
+    "two networks of one image": """
+def step(net1, net2, loss, x1, x2):
+    z1, z2 = net1(x1), net2(x1)
+    loss(z1, z2).backward()
+""",
     "both views": """
 def step(net, criterion, x1, x2):
     z1, z2 = net(x1), net(x2)

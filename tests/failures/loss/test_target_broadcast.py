@@ -530,6 +530,17 @@ def test_lint_accepts_losses_by_hand_of_one_shape(lint_findings, script: str):
 
 
 LINT_CORRECT = {
+    "the mean of a difference": """
+import torch
+from torch import nn
+net = nn.Linear(3, 5)
+opt = torch.optim.Adam(net.parameters())
+for x, action in []:
+    q = net(x)
+    chosen = q.gather(1, action.unsqueeze(1))
+    gap = q.logsumexp(1) - chosen
+    loss = (q.logsumexp(1) - chosen).mean() + 0.1 * gap.mean(); opt.zero_grad(); loss.backward(); opt.step()
+""",
     "huber one state": """
 import torch
 from torch import nn

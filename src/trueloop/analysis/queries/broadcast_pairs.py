@@ -70,40 +70,69 @@ def _is_made_of(source: SourceFile, row: ast.expr, column: ast.expr) -> bool:
     return isinstance(column, ast.Name) and column.id in made_of
 
 
-def is_in_total(source: SourceFile, node: ast.expr, depth: int = 3) -> bool:
-    """Return True if the sum or mean of all values of an expression, or of a variable that holds it, is taken."""
+def is_in_total(source: SourceFile, node: ast.expr, depth: int = 3, *, is_linear: bool = True) -> bool:
+    """Return True if the sum or mean of all values of an expression, or of a variable that holds it, is taken.
+
+    The mean of a difference is left out: over all pairs, it is the same number as over the samples.
+
+    Args:
+        source: the program.
+        node: the expression.
+        depth: number of assignments and calls of functions that are followed.
+        is_linear: whether the expression was only added or subtracted so far.
+    """
     child: ast.AST = node
     parent: Any = source.parents.get(id(node))
+    is_linear &= _is_added(node) or isinstance(node, ast.Name | ast.Call)
     while parent is not None:
+        is_linear &= not isinstance(parent, ast.expr) or _is_added(parent) or _is_total(parent)
         match parent:
             case ast.BinOp(op=ast.MatMult()):
                 break
             case ast.BinOp() | ast.UnaryOp() | ast.Attribute() | ast.keyword():
                 pass
-            case ast.Call(func=func) if last_name(func) in _TOTALS:
-                is_function = isinstance(func, ast.Attribute) and last_name(func.value) in _LIBRARIES
-                rest = parent.args[1:] if is_function else parent.args
-                return not rest and not any(each.arg in ("dim", "axis") for each in parent.keywords)
+            case ast.Call() if _is_total(parent):
+                return _is_of_all(parent, is_linear=is_linear)
             case ast.Call(func=func) if last_name(func) in ELEMENTWISE | {"max", "min"}:
                 if last_name(func) in ("max", "min") and any(integer(each) is not None for each in parent.args):
                     return False
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if value is child and depth:
-                return _is_used_in_total(source, parent, name, depth)
+                return _is_used_in_total(source, parent, name, depth, is_linear=is_linear)
             case ast.Return(value=value) if value is child and depth:
-                return _is_result_in_total(source, parent, depth)
+                return _is_result_in_total(source, parent, depth, is_linear=is_linear)
             case _:
                 return False
         child, parent = parent, source.parents.get(id(parent))
     return False
 
 
-def _is_used_in_total(source: SourceFile, statement: ast.stmt, name: str, depth: int) -> bool:
+def _is_added(node: ast.AST) -> bool:
+    """Return True for an expression in which its parts are only added, subtracted or negated."""
+    is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
+    return is_sum or isinstance(node, ast.UnaryOp | ast.Attribute)
+
+
+def _is_total(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) in _TOTALS
+
+
+def _is_of_all(total: ast.Call, *, is_linear: bool) -> bool:
+    """Return True for a total over all dimensions, but not for the mean of a sum."""
+    is_function = isinstance(total.func, ast.Attribute) and last_name(total.func.value) in _LIBRARIES
+    rest = total.args[1:] if is_function else total.args
+    is_whole = not rest and not any(each.arg in ("dim", "axis") for each in total.keywords)
+    return is_whole and not (is_linear and last_name(total.func) in ("mean", "nanmean"))
+
+
+def _is_used_in_total(source: SourceFile, statement: ast.stmt, name: str, depth: int, *, is_linear: bool) -> bool:
     function = function_of(source, statement)
     read = [e for e in nodes_in(function, ast.Name) if e.id == name and isinstance(e.ctx, ast.Load)]
-    return any(is_in_total(source, each, depth - 1) for each in read if each.lineno >= statement.lineno)
+    return any(
+        is_in_total(source, each, depth - 1, is_linear=is_linear) for each in read if each.lineno >= statement.lineno
+    )
 
 
-def _is_result_in_total(source: SourceFile, statement: ast.stmt, depth: int) -> bool:
+def _is_result_in_total(source: SourceFile, statement: ast.stmt, depth: int, *, is_linear: bool) -> bool:
     name = getattr(function_of(source, statement), "name", "")
     calls = [each for each in source.all_calls if name and last_name(each.func) == name]
-    return any(is_in_total(source, each, depth - 1) for each in calls)
+    return any(is_in_total(source, each, depth - 1, is_linear=is_linear) for each in calls)

@@ -50,7 +50,7 @@ _WORDS: Final = (
     {"online", "target"}, {"student", "teacher"}, {"a", "b"}, {"i", "j"}, {"one", "two"}, {"1", "2"}, {"0", "1"},
     {"left", "right"}, {"net", "target"}, {"encoder", "momentum"}, {"orig", "aug"},
 )  # fmt: skip
-_EXTRA: Final = frozenset(("2", "_2", "_b", "_aug", "_augmented", "_prime", "_pos", "_positive", "_ema", "_target"))
+_EXTRA: Final = frozenset(("2", "_2", "_b", "_aug", "_augmented", "_pos", "_positive", "_ema", "_target"))
 _PARTS: Final = re.compile(r"[A-Za-z]+?(?=_|\d|$|[A-Z])|\d+|[A-Z][a-z]*")
 _AUGMENTS: Final = re.compile(r"aug|transform|distort|crop|jitter|corrupt|perturb", re.IGNORECASE)
 _CONTRASTIVE: Final = re.compile(
@@ -136,12 +136,12 @@ def _hit(source: SourceFile, first: _Use, second: _Use, other: str) -> Hit:
 
 
 def _are_alike(first: _Use, second: _Use) -> bool:
-    """Return True for two calls that differ at most in their models, such as an online and a target network."""
+    """Return True for two calls of one model, or of a model and its average, with the same further arguments."""
     if [ast.unparse(each) for each in first.call.args[1:]] != [ast.unparse(each) for each in second.call.args[1:]]:
         return False
     names = last_name(first.call.func), last_name(second.call.func)
     is_average = len({_AVERAGE.search(each) is None for each in names}) == 2
-    return ast.unparse(first.call.func) == ast.unparse(second.call.func) or _are_twins(*names) or is_average
+    return ast.unparse(first.call.func) == ast.unparse(second.call.func) or is_average
 
 
 def _are_twins(first: str, second: str) -> bool:
