@@ -41,6 +41,12 @@ def initialised(how, optimizer="Adam(model.parameters(), lr=1e-3)"):
 
 
 HEALTHY = {
+    "sigmoid at the end, labels with noise": """
+target = (x[:, :1] > 0).float() + 0.05 * torch.randn(len(x), 1)
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1), nn.Sigmoid())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+    + train("F.mse_loss(model(x[rows]), target[rows])", 200),
     "large weights of a run that learns": initialised(
         "nn.init.normal_(layer.weight)", "Adam(model.parameters(), lr=0.1)"
     )
@@ -411,6 +417,15 @@ model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1), nn.ReLU())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """
         + train("((model(x[rows]) - target[rows]) ** 2).mean()", 200),
+    ),
+    "relu at the end of a run that learns, half of the targets negative": (
+        "LRN002",
+        """
+target = x[:, :3].sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1), nn.ReLU())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+        + train("F.mse_loss(model(x[rows]), target[rows])", 200),
     ),
     "softmax over one unit with BCE": (
         "LRN002",

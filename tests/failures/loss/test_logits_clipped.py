@@ -1,4 +1,4 @@
-"""LOS014: a ReLU directly before a loss that takes logits."""
+"""LOS014: a ReLU or tanh directly before a loss that takes logits."""
 
 import pytest
 
@@ -36,6 +36,20 @@ net = nn.Sequential(nn.Linear(6, 1), nn.ReLU())
 target = (x.sum(1) > 0).float()
 train(net, lambda out: F.binary_cross_entropy_with_logits(out.squeeze(1), target))  # <- LOS014
 """,
+    "a tanh at the end of a model": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+    def forward(self, x):
+        return torch.tanh(self.b(torch.tanh(self.a(x))))
+train(Net(), lambda out: F.cross_entropy(out, y))  # <- LOS014
+""",
+    "a tanh layer": """
+net = nn.Sequential(nn.Linear(6, 1), nn.Tanh())
+criterion = nn.BCEWithLogitsLoss()
+train(net, lambda out: criterion(out.squeeze(1), (x.sum(1) > 0).float()))  # <- LOS014
+""",
     "before the loss": """
 train(nn.Linear(6, 3), lambda out: nn.CrossEntropyLoss()(torch.relu(out), y))  # <- LOS014
 """,
@@ -43,6 +57,15 @@ train(nn.Linear(6, 3), lambda out: nn.CrossEntropyLoss()(torch.relu(out), y))  #
 CORRECT = {
     "between the layers": """
 train(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), lambda out: F.cross_entropy(out, y))
+""",
+    "a scaled tanh": """
+train(nn.Linear(6, 3), lambda out: F.cross_entropy(10 * torch.tanh(out / 10), y))
+""",
+    "a tanh between the layers": """
+train(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), lambda out: F.cross_entropy(out, y))
+""",
+    "a tanh for targets between -1 and 1": """
+train(nn.Sequential(nn.Linear(6, 1), nn.Tanh()), lambda out: F.mse_loss(out.squeeze(1), x[:, 0].clamp(-1, 1)))
 """,
     "counts": """
 train(nn.Sequential(nn.Linear(6, 1), nn.ReLU()), lambda out: F.mse_loss(out.squeeze(1), y.float()))

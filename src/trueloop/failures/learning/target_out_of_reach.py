@@ -26,9 +26,9 @@ When this is fine
 How it is detected
     In a run, the sanitizer reads the last operation before a squared, absolute or Huber loss from the graph. It reports
     it if 20 % or more of the targets are out of its range, and the loss of 30 or more updates did not fall clearly
-    below that of the best constant prediction. It reports a softmax over one value, a cross-entropy over one class, and
-    a softmax over classes if 20 % or more of the samples have several of them.
-    It does not read targets on a GPU.
+    below that of the best constant prediction, or if 40 % or more are out of its range by a quarter of their standard
+    deviation. It reports a softmax over one value, a cross-entropy over one class, and a softmax over classes if 20 %
+    or more of the samples have several of them. It does not read targets on a GPU.
 
 References
     torch.nn.Sigmoid, https://docs.pytorch.org/docs/stable/generated/torch.nn.Sigmoid.html
@@ -47,11 +47,15 @@ from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import LossGraphRead, MeasuredLoss, WatchEnded
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trueloop.tracing.trackers.learning_progress import LearningProgress
 
 RANGES = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf), "Softmax": (0.0, 1.0)}
 MARGIN = 0.01  # by which a target may be outside, from noise or label smoothing
 MIN_SHARE = 0.2  # of the targets; outliers are fewer
+MIN_FAR_SHARE = 0.4  # of the targets that are so far outside that the run cannot be right even if it learns
+FAR = 0.25  # standard deviations of the targets by which such a target is outside
 MIN_READ = 4  # losses
 
 
@@ -60,6 +64,7 @@ class _Reads:
 
     def __init__(self) -> None:
         self.losses, self.outside, self.low, self.high = 0, 0.0, math.inf, -math.inf
+        self.far = 0.0
         self.several = 0.0
         """Sum over the losses of the share of samples with several classes, after a softmax."""
         self.location: CodePosition | None = None
@@ -88,14 +93,15 @@ class Detector(BaseDetector):
                 reads.several + (several or 0),
             )
             if operation in RANGES and not is_class:
-                low, high = RANGES[operation]
-                outside = (loss.targets < low - MARGIN) | (loss.targets > high + MARGIN)
-                reads.outside += outside.double().mean().item()
+                reads.outside += _share_outside(loss.targets, operation, MARGIN)
+                reads.far += _share_outside(
+                    loss.targets, operation, FAR * loss.targets.double().std(correction=0).item()
+                )
                 reads.low = min(reads.low, loss.targets.min().item())
                 reads.high = max(reads.high, loss.targets.max().item())
 
     def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
-        """Return evidence if the run does not learn, or always has a loss of 0."""
+        """Return evidence if the run does not learn, always has a loss of 0, or cannot reach many targets."""
         failure = self.progress.failure()
         for operation, reads in self._reads.items():
             share, fix = reads.outside / reads.losses, ""
@@ -109,11 +115,14 @@ class Detector(BaseDetector):
                     "ends in a softmax, whose values sum to 1: it can give only one label a probability above 0.5."
                 )
                 fix = "Leave the softmax out, and use nn.BCEWithLogitsLoss."
-            elif failure is not None and operation in RANGES and share >= MIN_SHARE:
+            elif (failure is not None and share >= MIN_SHARE) or reads.far / reads.losses >= MIN_FAR_SHARE:
+                result = (
+                    "No training can reach them." if failure is None else f"The run does not learn: {failure.losses}."
+                )
                 message = (
                     f"{format_percent(share)} of the targets, from {format_float(reads.low)} to "
-                    f"{format_float(reads.high)}, are out of the range of the last operation, {operation.lower()}. The "
-                    f"run does not learn: {failure.losses}."
+                    f"{format_float(reads.high)}, are out of the range of the last operation, {operation.lower()}. "
+                    f"{result}"
                 )
             else:
                 continue
@@ -124,6 +133,12 @@ class Detector(BaseDetector):
     def inconclusive(self) -> str:
         """Return the reason if it is not known whether the run learns."""
         return self.progress.unknown()
+
+
+def _share_outside(targets: Tensor, operation: str, margin: float) -> float:
+    """Return the share of targets that are out of the range of an operation by more than a margin."""
+    low, high = RANGES[operation]
+    return ((targets < low - margin) | (targets > high + margin)).double().mean().item()
 
 
 def _several(loss: MeasuredLoss) -> float | None:

@@ -1,12 +1,14 @@
-"""A ReLU is the last operation before a loss that takes logits, so no output can be negative.
+"""A ReLU or tanh is the last operation before a loss that takes logits, so it limits what they can say.
 
 What you see
-    The accuracy stays below what the data allow, or the loss stops falling early: outputs are exactly 0 for many
-    samples, and these have no gradient. With ``BCEWithLogitsLoss`` no probability is below 0.5.
+    The accuracy stays below what the data allow, or the loss stops falling early. After a ReLU, outputs are exactly 0
+    for many samples, and these have no gradient; with ``BCEWithLogitsLoss`` no probability is below 0.5. After a tanh,
+    a cross-entropy over 10 classes is never below 0.80, even if all answers are right.
 
 Why it happens
     ``cross_entropy`` and ``BCEWithLogitsLoss`` take any real numbers. A ReLU after the last layer sets negative ones to
-    0: a class that is wrong cannot get less than 0, and where the ReLU is closed, the layer does not learn.
+    0: a class that is wrong cannot get less than 0, and where the ReLU is closed, the layer does not learn. A tanh
+    gives numbers between -1 and 1, which differ by 2 at most: with 10 classes, no probability is above 0.45.
 
 Fix
     Return the result of the last layer.
@@ -14,13 +16,13 @@ Fix
         nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))  # no ReLU at the end
 
 When this is fine
-    - A layer follows the ReLU, or its result is scaled, shifted or negated before the loss.
+    - A layer follows the activation, or its result is scaled, shifted or negated before the loss.
     - The loss compares numbers that are never negative, such as counts, with ``mse_loss`` or ``PoissonNLLLoss``.
 
 How it is detected
     In a run, the sanitizer reports a cross-entropy or a binary cross-entropy with logits whose input is the direct
-    result of a ReLU or ReLU6, in 3 backward passes; reshaping in between does not matter. The linter reports a ReLU
-    directly before the loss, or at the end of a model in the same file.
+    result of a ReLU, ReLU6 or tanh, in 3 backward passes; reshaping in between does not matter. The linter reports
+    such an activation directly before the loss, or at the end of a model.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -44,7 +46,15 @@ LOSSES: Final = frozenset((
     "torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy",
     "torch.nn.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits",
 ))  # fmt: skip
-CLIPPING: Final = RELU | {"torch.nn.ReLU6", "torch.nn.functional.relu6"}
+CLIPPING: Final[dict[str, str]] = {
+    **dict.fromkeys((*RELU, "torch.nn.ReLU6", "torch.nn.functional.relu6"), "ReLU"),
+    **dict.fromkeys(("torch.tanh", "torch.nn.functional.tanh", "torch.Tensor.tanh", "torch.nn.Tanh"), "tanh"),
+}
+OPERATIONS: Final[dict[tuple[str, ...], str]] = {("relu",): "ReLU", ("hardtanh",): "ReLU", ("tanh",): "tanh"}
+CONSEQUENCES: Final = {
+    "ReLU": "no output can be negative",
+    "tanh": "all outputs are between -1 and 1, so no probability comes near 0 or 1",
+}
 MIN_TIMES: Final = 3
 
 
@@ -56,17 +66,18 @@ class Detector(BaseDetector):
         self._checked = False
 
     def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
-        """Return evidence for the third loss of a line whose input is the result of a ReLU."""
+        """Return evidence for the third loss of a line whose input is the result of such an activation."""
         for loss in event.losses:
             takes_logits = loss.kind in ("cross_entropy", "bce_with_logits")
             self._checked |= takes_logits
-            if not takes_logits or loss.input_operations[:1] not in (("relu",), ("hardtanh",)):
+            activation = OPERATIONS.get(loss.input_operations[:1])
+            if not takes_logits or activation is None:
                 continue
             location = loss.location or event.location
             self._times[location] += 1
             if self._times[location] == MIN_TIMES:
                 yield Evidence(
-                    message=_message(loss.kind.replace("bce", "binary_cross_entropy"), "a ReLU"),
+                    message=_message(loss.kind.replace("bce", "binary_cross_entropy"), activation),
                     location=location,
                     related=((event.location, "`backward()`"),) if loss.location and event.location else (),
                 )
@@ -77,25 +88,27 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the losses that take logits and get the result of a ReLU."""
+    """Yield the losses that take logits and get the result of a ReLU or tanh."""
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
         origin = loss.inputs[0].origin(VIEWS)
-        if origin is not None and origin.name in CLIPPING:
+        if origin is not None and (activation := CLIPPING.get(origin.name or "")):
             yield Hit(
-                message=_message(ast.unparse(loss.node.func), "a ReLU"),
+                message=_message(ast.unparse(loss.node.func), activation),
                 node=loss.node,
-                related=((origin.node, "the ReLU"),),
-                fix=remove_activation_fix(source, origin, "ReLU"),
+                related=((origin.node, f"the {activation}"),),
+                fix=remove_activation_fix(source, origin, activation),
             )
 
 
-def _message(loss: str, producer: str) -> str:
-    return f"`{loss}` takes logits of any sign, but its input is the result of {producer}: no output can be negative."
+def _message(loss: str, activation: str) -> str:
+    return f"`{loss}` takes any numbers, but its input is the result of a {activation}: {CONSEQUENCES[activation]}."
 
 
-RULE = Rule(required_words=("elu(|eLU|elu6|ReLU6", "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss"), find=find)
+RULE = Rule(
+    required_words=("elu(|eLU|elu6|ReLU6|tanh(|Tanh", "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss"), find=find
+)
 
 
 BAD = """
@@ -117,11 +130,11 @@ print(f"loss {loss.item():.3f}")
 
 FAILURE = Failure(
     code="LOS014",
-    title="A ReLU is applied to the logits",
+    title="A ReLU or tanh limits the logits",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"nn.Linear(32, 4), nn.ReLU())": "nn.Linear(32, 4))"}),
-    fix="Remove the ReLU after the last layer.",
+    fix="Remove the activation after the last layer.",
     rule=RULE,
     detector=Detector,
 )
