@@ -29,10 +29,11 @@ How it is detected
     the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a message reads the new
     value, and ``optimizer.param_groups[0]["lr"] = ...`` in a loop or function, if the optimizer is created with several
     groups, nothing sets the rate of the others, and no name or comment says which group is meant, and a key such as
-    ``"learning_rate"`` of a parameter group, which PyTorch keeps without reading it. In a run, the sanitizer reports an
-    attribute that differs from the parameter groups at two times with steps in between, if nothing in any file of the
-    program reads it, and a default that changed after the optimizer was created, if the program reads no defaults and
-    adds no group.
+    ``"learning_rate"`` of a parameter group, which PyTorch keeps without reading it. It reports a rate that a loop over
+    the groups computes without storing it, and a function of a script that sets the rate, if nothing calls it and
+    nothing else changes the rate. In a run, the sanitizer reports an attribute that differs from the parameter groups
+    at two times with steps in between, if nothing in any file of the program reads it, and a default that changed after
+    the optimizer was created, if the program reads no defaults and adds no group.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -59,6 +60,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.optimizer.setting_ignored.changed_variable import changed_variables
 from trueloop.failures.optimizer.setting_ignored.first_group import first_groups
 from trueloop.failures.optimizer.setting_ignored.unknown_keys import unknown_keys
+from trueloop.failures.optimizer.setting_ignored.unused_rates import unused_rates
 from trueloop.tracing.events import Event, Ref
 
 SETTINGS = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
@@ -145,6 +147,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a setting, or of a variable with the learning rate, that has no effect on a group."""
     yield from changed_variables(source)
     yield from first_groups(source)
+    yield from unused_rates(source)
     yield from unknown_keys(source)
     yield from _ignored_settings(source)
     yield from _updated_defaults(source)
