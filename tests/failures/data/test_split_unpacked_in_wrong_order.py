@@ -10,6 +10,22 @@ from torch.utils.data import Subset, random_split
 """
 
 FAULTY = {
+    "subsets exchanged": """
+train_idx, val_idx = perm[:80].tolist(), perm[80:].tolist()
+train_set = Subset(dataset, val_idx)  # <- DAT030
+val_set = Subset(dataset, train_idx)
+loader = DataLoader(train_set, 8, shuffle=True)
+""",
+    "subsets exchanged in a method": """
+class Data:
+    def setup(self, trn_rows, tst_rows):
+        self.train_data = torch.utils.data.Subset(self.data, tst_rows)  # <- DAT030
+        self.test_data = torch.utils.data.Subset(self.data, trn_rows)
+""",
+    "samplers exchanged": """
+train_sampler, valid_sampler = SubsetRandomSampler(valid_idx), SubsetRandomSampler(train_idx)  # <- DAT030
+loader = DataLoader(dataset, 8, sampler=train_sampler)
+""",
     "folds": """
 for val_idx, train_idx in KFold(5, shuffle=True).split(X):  # <- DAT030
     fit(X[train_idx], X[val_idx])
@@ -75,6 +91,14 @@ test_ds, train_ds = random_split(dataset, (int(n * 0.8), n - int(n * 0.8)))  # <
 """,
 }
 CORRECT = {
+    "names that are exchanged twice": """
+val_idx, train_idx = perm[:80].tolist(), perm[80:].tolist()
+train_set, val_set = Subset(dataset, val_idx), Subset(dataset, train_idx)
+""",
+    "subsets": """
+train_set, val_set = Subset(dataset, train_idx), Subset(dataset, val_idx)
+loaders = DataLoader(train_set, 8), DataLoader(val_set, 8)
+""",
     "folds": """
 for fold, (train_idx, val_idx) in enumerate(KFold(5).split(X)):
     fit(X[train_idx], X[val_idx])

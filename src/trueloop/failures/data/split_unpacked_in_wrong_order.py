@@ -23,7 +23,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it, by the names of the variables: a held-out part is in the place of the training part, or
-    inputs and labels alternate. For ``random_split`` it compares the names with the sizes or with their names.
+    inputs and labels alternate, or ``Subset`` or a sampler gives each of two variables the part of the other one. For
+    ``random_split`` it compares the names with the sizes or with their names.
 
 References
     sklearn.model_selection.KFold, https://scikit-learn.org/1.3/modules/generated/sklearn.model_selection.KFold.html
@@ -47,6 +48,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SPLITTER: Final = re.compile(r"fold|^s?kf\d?$|^cv$|splitter|^[gs]?ss+$|tscv|KFold|ShuffleSplit|TimeSeriesSplit", re.I)
 _ITERATED: Final = frozenset(("enumerate", "list", "next", "iter", "tqdm", "tuple"))
+_SELECTING: Final = ("Subset", "SubsetRandomSampler")
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -75,6 +77,43 @@ def find(source: SourceFile) -> Iterator[Hit]:
             elif name not in definitions(source).functions:
                 parts = _of_arrays(call, target) if name == "train_test_split" else _of_sizes(source, call, target)
                 yield from parts
+    for scope in (*source.nodes_of(ast.FunctionDef), source.tree):
+        yield from _exchanged(source, scope)
+
+
+def _exchanged(source: SourceFile, scope: ast.AST) -> Iterator[Hit]:
+    """Yield ``train_set = Subset(data, val_idx)`` if ``val_set = Subset(data, train_idx)`` follows or precedes it."""
+    found: dict[str, tuple[ast.expr, ast.Assign, set[str]]] = {}
+    for each in nodes_in(scope, ast.Assign):
+        for target, value in assigned_pairs(each) if function_of(source, each) is scope else ():
+            if not isinstance(value, ast.Call) or last_name(value.func) not in _SELECTING:
+                continue
+            read = [part for part in nodes_in(value, ast.Name) if is_held_out(part) or is_training(part)]
+            roles = {is_held_out(part) for part in read}
+            if len(roles) == 1 and (is_held_out(target) or is_training(target)) and is_held_out(target) not in roles:
+                found[last_name(value.func) + str(is_held_out(target))] = target, each, {part.id for part in read}
+    for name in _SELECTING:
+        training, held_out = found.get(f"{name}False"), found.get(f"{name}True")
+        if training is None or held_out is None or _is_reversed_before(source, scope, training[2], held_out[2]):
+            continue
+        yield Hit(
+            message=f"`{ast.unparse(training[0])}` gets the held-out part `{', '.join(sorted(training[2]))}`, and "
+            f"`{ast.unparse(held_out[0])}` gets the training part: they are exchanged.",
+            node=training[1],
+            related=((held_out[1], "the other part"),),
+        )
+
+
+def _is_reversed_before(source: SourceFile, scope: ast.AST, held_out: set[str], training: set[str]) -> bool:
+    """Return True if the variables get their parts against their names, too, as in ``val_idx, train_idx = split``."""
+    for each in nodes_in(scope, ast.Assign, ast.For):
+        targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+        for target in targets:
+            names = [part.id for part in nodes_in(target, ast.Name)]
+            first = next((name for name in names if name in held_out | training), "")
+            if first in held_out and training & set(names):
+                return True
+    return False
 
 
 def _folds(source: SourceFile, target: ast.expr, value: ast.expr) -> Iterator[Hit]:
@@ -219,7 +258,7 @@ def _number(size: ast.expr) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-RULE = Rule(required_words=("split(", "train|trn|tr_|_tr|tr,"), find=find)
+RULE = Rule(required_words=("split(|Subset(|SubsetRandomSampler(", "train|trn|tr_|_tr|tr,"), find=find)
 
 BAD = """
 import torch
