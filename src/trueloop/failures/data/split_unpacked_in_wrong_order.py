@@ -83,7 +83,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _exchanged(source: SourceFile, scope: ast.AST) -> Iterator[Hit]:
     """Yield ``train_set = Subset(data, val_idx)`` if ``val_set = Subset(data, train_idx)`` follows or precedes it."""
-    found: dict[str, tuple[ast.expr, ast.Assign, set[str]]] = {}
+    found: dict[tuple[str, bool], tuple[ast.expr, ast.Assign, set[str]]] = {}
+    """Name of the call, and whether the variable is called held-out -> variable, statement and names that are read."""
     for each in nodes_in(scope, ast.Assign):
         for target, value in assigned_pairs(each) if function_of(source, each) is scope else ():
             if not isinstance(value, ast.Call) or last_name(value.func) not in _SELECTING:
@@ -91,10 +92,10 @@ def _exchanged(source: SourceFile, scope: ast.AST) -> Iterator[Hit]:
             read = [part for part in nodes_in(value, ast.Name) if is_held_out(part) or is_training(part)]
             roles = {is_held_out(part) for part in read}
             if len(roles) == 1 and (is_held_out(target) or is_training(target)) and is_held_out(target) not in roles:
-                found[last_name(value.func) + str(is_held_out(target))] = target, each, {part.id for part in read}
+                found[last_name(value.func), is_held_out(target)] = target, each, {part.id for part in read}
     for name in _SELECTING:
-        training, held_out = found.get(f"{name}False"), found.get(f"{name}True")
-        if training is None or held_out is None or _is_reversed_before(source, scope, training[2], held_out[2]):
+        training, held_out = found.get((name, False)), found.get((name, True))
+        if training is None or held_out is None or _is_reversed_before(scope, training[2], held_out[2]):
             continue
         yield Hit(
             message=f"`{ast.unparse(training[0])}` gets the held-out part `{', '.join(sorted(training[2]))}`, and "
@@ -104,7 +105,7 @@ def _exchanged(source: SourceFile, scope: ast.AST) -> Iterator[Hit]:
         )
 
 
-def _is_reversed_before(source: SourceFile, scope: ast.AST, held_out: set[str], training: set[str]) -> bool:
+def _is_reversed_before(scope: ast.AST, held_out: set[str], training: set[str]) -> bool:
     """Return True if the variables get their parts against their names, too, as in ``val_idx, train_idx = split``."""
     for each in nodes_in(scope, ast.Assign, ast.For):
         targets = each.targets if isinstance(each, ast.Assign) else [each.target]

@@ -206,9 +206,8 @@ def _is_running(source: SourceFile, node: ast.expr) -> bool:
 
 def _is_ratio_of_batch(source: SourceFile, node: ast.expr) -> bool:
     """Return True for an F1, precision, recall or IoU that is written out with counts of a batch."""
-    if not isinstance(node, ast.BinOp) or not _is_ratio(function_of(source, node), node):
-        return False
-    return _counts_matches(source, node) and not _is_running(source, node)
+    is_ratio = isinstance(node, ast.BinOp) and _is_ratio(function_of(source, node), node)
+    return is_ratio and _counts_matches(source, node)
 
 
 def _counts_matches(source: SourceFile, node: ast.expr) -> bool:

@@ -53,7 +53,8 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.failures.model.attention_over_queries.softmax_calls import RULE, softmax_dimension
+from trueloop.failures.model.attention_over_queries.pooled_features import softmax_dimension
+from trueloop.failures.model.attention_over_queries.softmax_calls import RULE
 from trueloop.tracing.events import Event
 
 PRODUCTS: Final = ("matmul", "bmm", "einsum", "baddbmm")

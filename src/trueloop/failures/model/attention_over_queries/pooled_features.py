@@ -35,7 +35,7 @@ def find_pooling(source: SourceFile) -> Iterator[Hit]:
             found = _weights(source, weights, _MAX_DEPTH)
             if found is None:
                 continue
-            over = dimension_of(found.softmax)
+            over = softmax_dimension(found.softmax)
             is_ones = over in _LAST and dimension == 1 and _is_single_score(source, found.scores)
             if not (over == 0 or is_ones) or _is_divided(source, weights) or not _is_scored(source, weights, features):
                 continue
@@ -48,10 +48,18 @@ def find_pooling(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def dimension_of(call: ast.Call) -> int | None:
-    """Return the constant dimension of ``softmax(x, dim)``, ``x.softmax(dim)`` or ``nn.Softmax(dim)``."""
+def softmax_dimension(call: ast.Call) -> int | None:
+    """Return the constant dimension of a softmax; None for other calls."""
+    node = dimension_argument(call)
+    return None if node is None else integer(node)
+
+
+def dimension_argument(call: ast.Call) -> ast.expr | None:
+    """Return the argument with the dimension of ``softmax(x, dim)``, ``x.softmax(dim)`` or ``nn.Softmax(dim)``."""
+    if last_name(call.func).lower() != "softmax":
+        return None
     named = next((each.value for each in call.keywords if each.arg in ("dim", "axis")), None)
-    return integer(named or next((each for each in call.args if integer(each) is not None), None))
+    return named or next((each for each in call.args if integer(each) is not None), None)
 
 
 def _weighted_sums(source: SourceFile, call: ast.Call) -> Iterator[tuple[ast.expr, ast.expr, int]]:
@@ -112,7 +120,7 @@ def _weights(source: SourceFile, node: ast.expr, depth: int) -> _Weights | None:
     """Return the softmax that computes some weights, behind changes that keep the first dimension."""
     if isinstance(node, ast.Call):
         owner, _ = _operands(node)
-        is_softmax = last_name(node.func) == "softmax" and owner is not None and dimension_of(node) is not None
+        is_softmax = last_name(node.func) == "softmax" and owner is not None and softmax_dimension(node) is not None
         found = _Weights(node, owner) if is_softmax and owner is not None else _softmax_layer(source, node)
         if found is not None:
             return found
@@ -138,7 +146,7 @@ def _same_samples(node: ast.expr) -> ast.expr | None:
 def _softmax_layer(source: SourceFile, call: ast.Call) -> _Weights | None:
     """Return the layer of a call of ``nn.Softmax(dim=0)``, or of a ``Sequential`` that ends in one."""
     for layer in _last_layers(source, call.func):
-        if last_name(layer.func) == "Softmax" and dimension_of(layer) is not None:
+        if last_name(layer.func) == "Softmax" and softmax_dimension(layer) is not None:
             return _Weights(layer, call.args[0] if call.args and not _is_sequential(source, call.func) else call)
     return None
 

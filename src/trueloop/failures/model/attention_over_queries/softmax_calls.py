@@ -8,25 +8,15 @@ from trueloop.analysis.queries.possible_values import computed_from
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, integer, nodes_in, walk
 from trueloop.failures.failure import Rule
-from trueloop.failures.model.attention_over_queries.pooled_features import find_pooling
+from trueloop.failures.model.attention_over_queries.pooled_features import (
+    dimension_argument,
+    find_pooling,
+    softmax_dimension,
+)
 
 _PRODUCTS: Final = ("matmul", "bmm")
 _TRANSPOSES: Final = ("transpose", "permute", "swapaxes", "t")
 _MAX_STEPS: Final = 12
-
-
-def softmax_dimension(call: ast.Call) -> int | None:
-    """Return the constant dimension of a softmax; None for other calls."""
-    node = _dimension_of(call)
-    return None if node is None else integer(node)
-
-
-def _dimension_of(call: ast.Call) -> ast.expr | None:
-    """Return the argument with the dimension of ``softmax(x, dim)``, ``x.softmax(dim)`` or ``nn.Softmax(dim)``."""
-    if last_name(call.func).lower() != "softmax":
-        return None
-    named = next((each.value for each in call.keywords if each.arg in ("dim", "axis")), None)
-    return named or next((each for each in call.args if integer(each) is not None), None)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -62,7 +52,7 @@ def _in_function(source: SourceFile, function: ast.FunctionDef) -> Iterator[Hit]
             continue
         scores = _scores(softmax, assigned)
         dimensions = _dimensions(scores, product)
-        over, argument = softmax_dimension(softmax), _dimension_of(softmax)
+        over, argument = softmax_dimension(softmax), dimension_argument(softmax)
         if scores is None or over is None or argument is None or over == -1 or over == (dimensions or 0) - 1:
             continue
         if over in (0, -2) or (dimensions is not None and over < dimensions - 1):
