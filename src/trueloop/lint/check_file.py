@@ -78,7 +78,8 @@ def lint_text(
     file = os.path.abspath(path)  # noqa: PTH100
     rules = list(rules)
     imported = project.imported_files(file, source) if project is not None and _follows(source, project) else []
-    contains = _word_search(source, imported, project)
+    contains_itself = _word_search(source)
+    contains = _with_imported(contains_itself, imported, project)
     applicable = [each for each in rules if each.rule.may_match(contains)]
     codes = frozenset(each.failure.code for each in rules)
     try:
@@ -90,6 +91,10 @@ def lint_text(
         return _syntax_problem(path, error)
     try:
         program = interpret(module, notebook=notebook, project=project if imported else None)
+        run = [each.path for each in program.modules[1:]]  # not all files that are imported
+        if set(run) != set(imported):
+            contains = _with_imported(contains_itself, run, project)
+            applicable = [each for each in applicable if each.rule.may_match(contains)]
         found = _apply_rules(applicable, program, path, project)
     except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
         import traceback
@@ -108,16 +113,29 @@ def _follows(source: str, project: Project) -> bool:
     return project.follows_unnamed_files or any(each.search(source) for each in _TRAINING_CODE)
 
 
-def _word_search(source: str, imported: Sequence[str], project: Project | None) -> Callable[[Word], bool]:
-    """Return a function that searches for a word in a file and in the files that it imports."""
+def _word_search(source: str) -> Callable[[Word], bool]:
+    """Return a function that searches for a word in a text."""
     names = distinct_names(source)
 
+    @cache  # many rules search for the same words
     def contains(word: Word) -> bool:
-        return (may_contain(names, word) and contains_word(source, word)) or any(
-            project is not None and project.contains(each, word) for each in imported
-        )
+        return may_contain(names, word) and contains_word(source, word)
 
-    return cache(contains)  # many rules search for the same words
+    return contains
+
+
+def _with_imported(
+    contains_itself: Callable[[Word], bool], imported: Sequence[str], project: Project | None
+) -> Callable[[Word], bool]:
+    """Return a function that searches for a word in a file and in some files that it imports."""
+    if not imported or project is None:
+        return contains_itself
+
+    @cache
+    def contains(word: Word) -> bool:
+        return contains_itself(word) or any(project.contains(each, word) for each in imported)
+
+    return contains
 
 
 def _syntax_problem(path: str, error: BaseException) -> FileResult:
@@ -130,10 +148,8 @@ def _syntax_problem(path: str, error: BaseException) -> FileResult:
 
 def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str, project: Project | None) -> list[Finding]:
     found: dict[tuple[str, int, int], Finding] = {}
-    first, *others = source.modules  # the files whose code runs, not all that are imported
-    contains = _word_search(first.text.source, [each.path for each in others], project)
     for active in rules:
-        for hit in active.rule.find(source) if active.rule.may_match(contains) else ():
+        for hit in active.rule.find(source):
             key = active.failure.code, hit.node.lineno, hit.node.col_offset
             if key not in found:
                 found[key] = _build_finding(active, hit, source, path, project)

@@ -84,6 +84,10 @@ _OTHER_ROWS: Final = re.compile(
 _INPUT: Final = re.compile(r"(?<![A-Za-z])[xX](?![A-Za-z])|^[xX](?=[a-z]{1,5}$)")
 
 
+_PAIRING: Final = (ast.Call, ast.Compare, ast.BinOp)
+"""Kinds of expressions that may pair outputs with labels."""
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each expression that pairs outputs of a shuffling loader with the labels of its dataset or another pass."""
     reported: set[int] = set()
@@ -111,7 +115,7 @@ def _paired(
     source: SourceFile, loader: ast.Call, name: str, outputs: set[str], labels: set[str], order: str
 ) -> Hit | None:
     """Return the first expression that pairs outputs with labels in another order."""
-    for node in source.nodes:
+    for node in source.nodes_of(*_PAIRING):
         parts = _operands(node) if getattr(node, "lineno", 0) > loader.lineno else []
         paired = [part for part in parts if _mentions_any(part, labels)]
         collected = [part for part in parts if _mentions_any(part, outputs)]
@@ -295,7 +299,7 @@ def _by_flow(source: SourceFile) -> Iterator[Hit]:
     loops, reported = _collecting(source), set[int]()
     if not loops:
         return
-    metrics = ((each, _metric_operands(each), _is_label_of) for each in source.nodes)
+    metrics = ((each, _metric_operands(each), _is_label_of) for each in source.nodes_of(*_PAIRING))
     rows = ((node, operands, _is_row_of) for node, operands in _paired_by_row(source))
     for node, pair, belongs in chain(metrics, rows):
         for outputs in pair if len(pair) > 1 else ():

@@ -88,8 +88,8 @@ def _flattened(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _positions(source: SourceFile, block: list[ast.stmt]) -> dict[str, None]:
     """Return the variables that a block may advance, by a sum that reads them; {} unless it also writes items."""
-    targets, stores, sums, read = dict[str, None](), False, set[str](), set[str]()
-    for each in _flattened(block):
+    targets, sums, read = dict[str, None](), set[str](), set[str]()
+    for each in _flattened(block) if any(map(_writes_items, _flattened(block))) else ():
         read |= {dotted_name(e) for e in nodes_in(each, ast.Name, ast.Attribute) if isinstance(e.ctx, ast.Load)}
         match each:
             case ast.AugAssign(op=ast.Add(), target=target) if _may_be_position(target):
@@ -103,10 +103,14 @@ def _positions(source: SourceFile, block: list[ast.stmt]) -> dict[str, None]:
                 targets |= dict.fromkeys(_advanced_by(source, attr))
             case _:
                 pass
-        if isinstance(each, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.For):
-            stores |= any(isinstance(part.ctx, ast.Store) for part in nodes_in(each, ast.Subscript))
-            stores |= any(last_name(call.func) in ("copy_", "index_copy_") for call in nodes_in(each, ast.Call))
-    return targets if stores else {}
+    return targets
+
+
+def _writes_items(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.For) and (
+        any(isinstance(part.ctx, ast.Store) for part in nodes_in(statement, ast.Subscript))
+        or any(last_name(call.func) in ("copy_", "index_copy_") for call in nodes_in(statement, ast.Call))
+    )
 
 
 def _may_be_position(node: ast.expr) -> bool:

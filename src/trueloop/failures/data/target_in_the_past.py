@@ -85,8 +85,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 )
     groups = list(_named_values(source))
     shifts = [(each, _rows(each.value)) for group in groups for each in group]
+    others = [number for other, number in shifts if number > 0 and not _is_target_name(other.name)]
     for each, rows in shifts:
-        others = [number for other, number in shifts if number > 0 and not _is_target_name(other.name)]
         is_shifted_less = bool(others) and min(others) > rows
         if rows > 0 and _is_target_name(each.name) and not is_shifted_less and not _is_wanted(source, each.value):
             yield Hit(

@@ -35,7 +35,7 @@ References
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -78,12 +78,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
     keys = _unread_keys(source)
     functions: list[Any] = [*source.nodes_of(ast.FunctionDef), source.tree]
     for function in functions:
+        views, items = _views(source, function), list(_equal_items(function))
+        if not views and not items:
+            continue
         unread = _unread_names(source, function)
-        views = [
-            each for each in _views(source, function) if is_contrastive or _other_view(each, function, unread, keys)
-        ]
+        views = [each for each in views if is_contrastive or _other_view(each, function, unread, keys)]
         yield from _equal_embeddings(source, function, views, unread, keys)
-        yield from _equal_items(source, function, unread)
+        yield from _contained_twice(source, items, unread)
     yield from _copied(source)
     if is_contrastive:
         yield from _returned_twice(source)
@@ -280,8 +281,8 @@ def _is_contrastive(source: SourceFile, statement: ast.AST) -> bool:
     )
 
 
-def _equal_items(source: SourceFile, function: Any, unread: set[str]) -> Iterator[Hit]:
-    """Yield lists and calls that contain one view twice: ``torch.cat([view1, view1])``, ``model(view1, view1)``."""
+def _equal_items(function: Any) -> Iterator[tuple[Any, ast.Name]]:
+    """Yield lists and calls that contain one name twice, ``torch.cat([a, a])`` and ``model(a, a)``, and the second."""
     for node in nodes_in(function, ast.List, ast.Tuple, ast.Call):
         match node:
             case ast.Call(args=[ast.Name() as first, ast.Name() as second]):
@@ -292,10 +293,17 @@ def _equal_items(source: SourceFile, function: Any, unread: set[str]) -> Iterato
                 pass
             case _:
                 continue
-        others = [each for each in unread if _are_twins(first.id, each)]
-        if first.id == second.id and len(others) == 1:
+        if first.id == second.id:
+            yield node, second
+
+
+def _contained_twice(source: SourceFile, items: Iterable[tuple[Any, ast.Name]], unread: set[str]) -> Iterator[Hit]:
+    """Yield those of `_equal_items` that contain a view whose counterpart is never read."""
+    for node, second in items:
+        others = [each for each in unread if _are_twins(second.id, each)]
+        if len(others) == 1:
             yield Hit(
-                message=f"`{source.text.segment(node)}` contains `{first.id}` twice, and `{others[0]}` is never used: "
+                message=f"`{source.text.segment(node)}` contains `{second.id}` twice, and `{others[0]}` is never used: "
                 "the loss compares each view with itself.",
                 node=node,
                 fix=Fix((source.text.replace(second, others[0]),), safe=False, description="Use the other view"),

@@ -194,6 +194,8 @@ def _actors(
     source: SourceFile, losses: Sequence[Sequence[Term]], scores: list[list[_Score]]
 ) -> Iterator[tuple[Hit, ast.Call]]:
     """Yield each actor loss that lowers the value of a critic which learns returns."""
+    if not any(each.term.sign > 0 for own in scores for each in own):
+        return
     regressions = [list(_regressions(source, each)) for each in losses]
     learnt = [network for several in regressions for network, is_return in several if is_return]
     costs = [network for several in regressions for network, is_return in several if not is_return]

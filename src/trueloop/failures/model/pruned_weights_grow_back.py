@@ -70,12 +70,12 @@ _MAX_DEPTH: Final = 4
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pruning that a later training undoes."""
-    if _WANTED.search(source.text.source):
-        return
     masking = [each for each in source.nodes_of(ast.AugAssign, ast.Assign, ast.Call) if _masks(source, each)]
+    if not masking or _WANTED.search(source.text.source):
+        return
     names = [getattr(function_of(source, each), "name", "") for each in masking]
     forwards = [each for each in source.nodes_of(ast.FunctionDef) if each.name == "forward"]
-    if not masking or any(name in ("forward", "__init__", "__call__", "step") or "init" in name for name in names):
+    if any(name in ("forward", "__init__", "__call__", "step") or "init" in name for name in names):
         return
     if any(_mentions_mask(nodes_in(each, ast.Name, ast.Attribute)) for each in forwards):
         return

@@ -172,9 +172,13 @@ _ALL_CLASSES: Final = frozenset(("cats", "categories", "getCatIds", "loadCats", 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each numbering of names that a training part and a held-out part do on their own."""
-    if _OTHER_CLASSES.search(source.text.source):
-        return
-    yield from find_numbered_parts(source)
+    found = [*find_numbered_parts(source), *_numbered_datasets(source)]
+    if found and not _OTHER_CLASSES.search(source.text.source):
+        yield from found
+
+
+def _numbered_datasets(source: SourceFile) -> Iterator[Hit]:
+    """Yield each numbering by a dataset class that both parts use."""
     for definition in source.nodes_of(ast.ClassDef):
         methods = [each for each in definition.body if isinstance(each, ast.FunctionDef)]
         init = next((each for each in methods if each.name == "__init__"), None)

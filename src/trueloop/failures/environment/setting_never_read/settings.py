@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
@@ -66,6 +67,7 @@ class Setting(NamedTuple):
     """The function or class that should read a parameter; None for the whole program."""
 
 
+@lru_cache(maxsize=4096)  # most names of a program occur many times
 def kind_of(name: str) -> str:
     """Return the kind of hyper-parameter that a name stands for: "lr" for "learning_rate"; "" for other names."""
     return next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(name)), "")
