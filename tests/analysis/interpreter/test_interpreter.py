@@ -528,3 +528,99 @@ def test_a_decorator_that_registers_nothing_is_not_run():
     assert [each.subject.name for each in interpret(parse_module("a.py", script)).ops(OpKind.STEP)] != [
         "torch.optim.SGD"
     ]
+
+
+CONTEXT_MANAGERS = {
+    "a generator": """
+        @contextmanager
+        def update(optimizer, clear):
+            if clear:
+                optimizer.zero_grad()
+            yield optimizer
+            optimizer.step()
+    """,
+    "a generator with try": """
+        @contextlib.contextmanager
+        def update(optimizer, clear):
+            optimizer.zero_grad()
+            try:
+                with other():
+                    yield optimizer
+            finally:
+                optimizer.step()
+    """,
+    "a class": """
+        class update:
+            def __init__(self, optimizer, clear):
+                self.optimizer = optimizer
+
+            def __enter__(self):
+                self.optimizer.zero_grad()
+                return self.optimizer
+
+            def __exit__(self, kind, error, trace):
+                self.optimizer.step()
+    """,
+}
+
+
+@pytest.mark.parametrize("manager", CONTEXT_MANAGERS.values(), ids=CONTEXT_MANAGERS)
+def test_the_body_of_a_with_statement_runs_within_its_context_manager(manager):
+    found = source(
+        """
+import contextlib
+import torch
+from contextlib import contextmanager
+from torch import nn
+"""
+        + textwrap.dedent(manager)
+        + """
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for batch in range(3):
+        with torch.enable_grad(), update(optimizer, True) as entered:
+            model(torch.randn(2, 2)).sum().backward()
+            entered.add_param_group({})
+            if batch:
+                return batch
+train()
+"""
+    ).ops(OpKind.BACKWARD, OpKind.STEP, OpKind.CLEAR_GRADIENTS)
+    assert [each.kind for each in found] == [OpKind.CLEAR_GRADIENTS, OpKind.BACKWARD, OpKind.STEP]
+    clear, backward, step = found
+    assert clear.subject is step.subject
+    assert [len(each.loops) for each in found] == [1, 1, 1]
+    assert [each.name for each in backward.functions] == ["train"]
+
+
+def test_a_context_manager_that_only_other_files_use_is_not_judged():
+    assert not operations("""
+        from contextlib import contextmanager
+
+        @contextmanager
+        def update(optimizer):
+            optimizer.zero_grad()
+            yield
+            optimizer.step()
+    """)
+
+
+def test_a_context_manager_may_be_entered_within_itself():
+    found = operations("""
+        import torch
+        from contextlib import contextmanager
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        @contextmanager
+        def mode(train):
+            model.train(train)
+            yield
+            model.train(not train)
+
+        with mode(True):
+            with mode(False):
+                optimizer.step()
+    """)
+    assert [each[0] for each in found] == ["set mode", "set mode", "step", "set mode", "set mode"]

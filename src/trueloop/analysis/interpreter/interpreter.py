@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from trueloop.core.source_text import children
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _JUMPS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_CONTEXT_MANAGERS: Final = frozenset(("contextmanager", "asynccontextmanager", "fixture"))
 
 
 def interpret(module: Module, *, notebook: bool = False, project: Project | None = None) -> SourceFile:
@@ -51,6 +53,22 @@ def interpret(module: Module, *, notebook: bool = False, project: Project | None
 def _is_registering(decorator: ast.Call) -> bool:
     """Return True for a decorator whose name says that it registers a function or class."""
     return "regist" in ast.unparse(decorator.func).lower()
+
+
+@dataclass(slots=True)
+class _Body:
+    """The body of a ``with`` statement, and where it runs."""
+
+    item: ast.withitem
+    others: Sequence[ast.withitem]
+    """Context managers of the same statement that are entered later."""
+    statements: Sequence[ast.stmt]
+    scope: Scope
+    returns: list[AbstractValue]
+    yields: list[AbstractValue]
+    outer: "_Body | None"
+    frame: tuple[Any, ...]
+    has_run: bool = False
 
 
 class Interpreter:
@@ -78,6 +96,10 @@ class Interpreter:
         """Names of the module that are imported from other files of the project."""
         self._returns: list[AbstractValue] = []
         self._yields: list[AbstractValue] = []
+        self._bodies: dict[ast.AST, _Body] = {}
+        """Call of a context manager -> the body of the ``with`` statement that calls it."""
+        self._body: _Body | None = None
+        """What the running context manager runs at its ``yield``."""
         self._call_stack: list[Any] = []
         self._conditions: dict[ast.stmt, AbstractValue] = {}
         """Condition -> its value at the latest evaluation."""
@@ -105,7 +127,9 @@ class Interpreter:
     def _run_uncalled(self, value: AbstractValue, node: Function) -> None:
         """Run a function that the file does not call; the kinds of its arguments are inferred from their use."""
         calls = self.module_scope.module.calls
-        if node in self.executed or not (node.name in ("forward", "__init__") or calls.may_train(node, self._imported)):
+        if node in self.executed or _is_context_manager(node):  # what it yields to is in another file
+            return
+        if not (node.name in ("forward", "__init__") or calls.may_train(node, self._imported)):
             return
         self.recording.entry_point += 1
         self._follows_imports = node.name == "__init__" or calls.may_run_training(node, self._imported)
@@ -149,10 +173,11 @@ class Interpreter:
         self.executed.add(node)
         outer.module_scope.has_run = True
         scope = Scope(outer)
-        before = self.scope, self._returns, self._yields
+        before = self.scope, self._returns, self._yields, self._body
         with self.recording.call(call, node), self.recording.restored_modes():
             self._bind_arguments(function, scope, positional, keyword, uncalled=call is node)
             self.scope, self._returns, self._yields = scope, [], []
+            self._body = self._bodies.pop(call, None) if _is_context_manager(node) else None
             self._call_stack.append(node)
             try:
                 for decorator in getattr(node, "decorator_list", ()):
@@ -164,15 +189,14 @@ class Interpreter:
                 returned, yielded = self._returns, self._yields
             finally:
                 self._call_stack.pop()
-                self.scope, self._returns, self._yields = before
+                self.scope, self._returns, self._yields, self._body = before
         if yielded:
             return self._generator_result(node, call, yielded)
         return reduce(join_values, returned) if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
 
     def _generator_result(self, node: Any, call: ast.AST, yielded: Sequence[AbstractValue]) -> AbstractValue:
         """Return what a generator function returns: a sequence of its yielded values, or a context manager's value."""
-        decorators = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
-        if decorators & {"contextmanager", "asynccontextmanager", "fixture"}:
+        if _is_context_manager(node):
             return reduce(join_values, yielded)
         return AbstractValue(kind=ValueKind.SEQUENCE, name="generator", node=call, sources=tuple(yielded))
 
@@ -255,8 +279,10 @@ class Interpreter:
         self._returns.append(value)
 
     def add_yield(self, value: AbstractValue) -> None:
-        """Add a value that the running generator yields."""
+        """Add a value that the running generator yields; a context manager runs the body of its ``with`` statement."""
         self._yields.append(value)
+        if self._body is not None:
+            self._run_body(self._body, value)
 
     # Statements ------------------------------------------------------------------------------------------------------
 
@@ -430,13 +456,54 @@ class Interpreter:
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
         with self.recording.restored_modes():
-            for item in node.items:
-                value = enter_context(self, item.context_expr)
-                if item.optional_vars is not None:
-                    self.assignments.assign(item.optional_vars, value)
-            self.run_block(node.body)
+            self._run_with(node.items, node.body)
 
     _asyncwith = _with
+
+    def _run_with(self, items: Sequence[ast.withitem], statements: Sequence[ast.stmt]) -> None:
+        """Enter context managers one after the other, and run the statements within them."""
+        if not items:
+            self.run_block(statements)
+            return
+        item, *others = items
+        frame = self.recording.frame()
+        body = _Body(item, others, statements, self.scope, self._returns, self._yields, self._body, frame)
+        self._bodies[item.context_expr] = body
+        value = enter_context(self, item.context_expr)
+        self._bodies.pop(item.context_expr, None)
+        if body.has_run:
+            return
+        enter, leave = (self.calls.find_method(value, name) for name in ("__enter__", "__exit__"))
+        entered = self.run_function(enter, item.context_expr, [], {}) if enter is not None else value
+        self._enter(body, entered)
+        if leave is not None:
+            self.run_function(leave, item.context_expr, [unknown_value(item.context_expr)] * 3, {})
+
+    def _enter(self, body: _Body, value: AbstractValue) -> None:
+        """Run the body of a ``with`` statement with the value of its context manager."""
+        body.has_run = True
+        if body.item.optional_vars is not None:
+            self.assignments.assign(body.item.optional_vars, value)
+        self._run_with(body.others, body.statements)
+
+    def _run_body(self, body: _Body, value: AbstractValue) -> None:
+        """Run the body of a ``with`` statement where its context manager yields, in the scope of the statement."""
+        before = self.scope, self._returns, self._yields, self._body
+        self.scope, self._returns, self._yields, self._body = body.scope, body.returns, body.yields, body.outer
+        manager = self._call_stack.pop()
+        try:
+            with self.recording.at(body.frame):
+                self._enter(body, value)
+        finally:
+            self._call_stack.append(manager)
+            self.scope, self._returns, self._yields, _ = before
+            self._body = None
+
+
+def _is_context_manager(function: Any) -> bool:
+    """Return True for a generator function that is a context manager."""
+    decorators = {ast.unparse(each).rpartition(".")[2] for each in getattr(function, "decorator_list", ())}
+    return not decorators.isdisjoint(_CONTEXT_MANAGERS)
 
 
 def _keywords(node: ast.AST, given: dict[str, AbstractValue]) -> AbstractValue | None:

@@ -107,6 +107,20 @@ class Recording:
         finally:
             self.calls, self.functions, self.statement = before
 
+    def frame(self) -> tuple[Any, ...]:
+        """Return the loops, conditions and calls around the running statement, for `at`."""
+        return self.loops, self.branches, self.calls, self.functions, self.statement
+
+    @contextmanager
+    def at(self, frame: tuple[Any, ...]) -> Generator[None]:
+        """Record the operations within a ``with`` block as if the statement of a frame ran them."""
+        before = self.frame()
+        self.loops, self.branches, self.calls, self.functions, self.statement = frame
+        try:
+            yield
+        finally:
+            self.loops, self.branches, self.calls, self.functions, self.statement = before
+
     @contextmanager
     def module_level(self) -> Generator[None]:
         """Record the operations within a ``with`` block without the loops, conditions and calls around it."""
