@@ -84,6 +84,7 @@ _OTHER_ROWS: Final = re.compile(
 _INPUT: Final = re.compile(r"(?<![A-Za-z])[xX](?![A-Za-z])|^[xX](?=[a-z]{1,5}$)")
 
 
+_MAX_EXPRESSIONS: Final = 200  # through which outputs are followed back to the loop that collects them
 _PAIRING: Final = (ast.Call, ast.Compare, ast.BinOp)
 """Kinds of expressions that may pair outputs with labels."""
 
@@ -304,7 +305,7 @@ def _by_flow(source: SourceFile) -> Iterator[Hit]:
     for node, pair, belongs in chain(metrics, rows):
         for outputs in pair if len(pair) > 1 else ():
             others = [each for each in pair if each is not outputs]
-            for collected, calls in _collected_in(source, outputs, (), loops):
+            for collected, calls in _collected_in(source, outputs, (), loops, set()):
                 found = _out_of_order(source, loaders_of(source, collected.iterable, calls), others, belongs)
                 if found is not None and id(found[0].call) not in reported:
                     loader, other = found
@@ -361,9 +362,16 @@ def _filled_with_outputs(loop: ast.For) -> Iterator[str]:
 
 
 def _collected_in(
-    source: SourceFile, node: ast.expr, calls: Calls, loops: dict[tuple[str, int], list[ast.For]], depth: int = 12
+    source: SourceFile,
+    node: ast.expr,
+    calls: Calls,
+    loops: dict[tuple[str, int], list[ast.For]],
+    seen: set[tuple[ast.expr, Calls]],
 ) -> Iterator[tuple[_Collected, Calls]]:
     """Yield the loops and comprehensions whose outputs an expression holds in the order of their batches."""
+    if (node, calls) in seen or len(seen) > _MAX_EXPRESSIONS:
+        return
+    seen.add((node, calls))
     if isinstance(node, ast.Name | ast.Attribute):
         name = dotted_name(node)
         scope = _scope(source, node, name)
@@ -375,9 +383,9 @@ def _collected_in(
     if isinstance(node, ast.ListComp | ast.GeneratorExp):
         if len(node.generators) == 1 and _is_of_outputs(node):
             yield _Collected(node, node.generators[0].iter), calls
-    elif not known and depth:
+    elif not known:
         for each, path in _parts(source, node, calls):
-            yield from _collected_in(source, each, path, loops, depth - 1)
+            yield from _collected_in(source, each, path, loops, seen)
     function = function_called(source, node) if isinstance(node, ast.Call) else None
     for loop in nodes_in(function, ast.For) if function is not None else ():
         if nodes_in(loop, ast.Yield):  # def outputs(loader): for x, _ in loader: yield model(x)
