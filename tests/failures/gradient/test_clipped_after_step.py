@@ -125,6 +125,88 @@ for a, b in loader:
 }
 
 
+BEFORE = {
+    "in a loop": """
+for a, b in loader:
+    optimizer.zero_grad()
+    loss = mse(model(a), b)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # <- GRD010
+    loss.backward()
+    optimizer.step()
+""",
+    "in a method": """
+class Runner:
+    def __init__(self, net, lr):
+        self.net = net
+        self.opt = torch.optim.SGD(net.parameters(), lr=lr)
+    def training_step(self, batch):
+        x, y = batch
+        self.opt.zero_grad()
+        loss = mse(self.net(x), y)
+        clip_grad_norm_(self.net.parameters(), 0.1)  # <- GRD010
+        loss.backward()
+        self.opt.step()
+        return loss.item()
+    def fit(self):
+        for batch in loader:
+            self.training_step(batch)
+Runner(model, 0.1).fit()
+""",
+    "in a function that clears at its end": """
+def update(x, y):
+    loss = mse(model(x), y)
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.5)  # <- GRD010
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+for x, y in loader:
+    update(x, y)
+""",
+}
+AFTER = {
+    "in a method": """
+def update(x, y):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+for x, y in loader:
+    update(x, y)
+""",
+    "the gradients of several calls": """
+def update(x, y, last):
+    mse(model(x), y).backward()
+    if last:
+        clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+for number, (x, y) in enumerate(loader):
+    update(x, y, number % 2)
+""",
+    "a schedule": """
+schedulers = [torch.optim.lr_scheduler.ConstantLR(optimizer)]
+def update(x, y):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    schedulers[0].step()
+for x, y in loader:
+    update(x, y)
+""",
+}
+
+
+@pytest.mark.parametrize("script", BEFORE.values(), ids=BEFORE)
+def test_lint_reports_clipping_before_the_backward_pass(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", AFTER.values(), ids=AFTER)
+def test_lint_ignores_clipping_after_the_backward_pass(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "GRD010")
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)

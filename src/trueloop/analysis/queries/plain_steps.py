@@ -42,15 +42,21 @@ def plain_calls(source: SourceFile) -> Iterator[list[PlainCall | None]]:
 
 def _has_role(statement: ast.stmt) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _ROLES
+    return isinstance(call, ast.Call) and bool(_role(call))
+
+
+def _role(call: ast.Call) -> str:
+    """Return the role of a method, or of ``clip_grad_norm_`` imported by its name; "" for other functions."""
+    role = _ROLES.get(last_name(call.func), "")
+    return role if isinstance(call.func, ast.Attribute) or role == "clip" else ""
 
 
 def _plain_call(statement: ast.stmt) -> list[PlainCall | None]:
     """Return the call of a statement; [] if it does not matter, [None] if it may change gradients."""
     match statement:
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=attr, value=owner)) as call) if attr in _ROLES:
-            role = _ROLES[attr]
-            if role == "step" and "sched" in ast.unparse(owner).lower():
+        case ast.Expr(value=ast.Call() as call) if _role(call):
+            role, owner = _role(call), getattr(call.func, "value", None)
+            if role == "step" and "sched" in ast.unparse(call.func).lower():
                 return []
             if role == "step" and (call.args or call.keywords):
                 return [None]

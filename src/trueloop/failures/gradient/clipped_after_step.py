@@ -98,8 +98,9 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             continue
         clip, backward, step = (known[roles.index(role)] for role in ("clip", "backward", "step"))
         order = [known.index(each) for each in (clip, backward, step)]
-        is_loop = any(clip.statement in _body(each) for each in source.nodes_of(ast.For, ast.While))
-        if order == sorted(order) and is_loop and not _has_inner_backward(source, backward.statement):
+        is_loop = any(clip.statement in each.body for each in source.nodes_of(ast.For, ast.While))
+        is_step = "clear" in roles and any(clip.statement in each.body for each in source.nodes_of(ast.FunctionDef))
+        if order == sorted(order) and (is_loop or is_step) and not _has_inner_backward(source, backward.statement):
             yield Hit(
                 message=f"`{ast.unparse(clip.call)}` runs before `{ast.unparse(backward.call)}`, so the gradients that "
                 "the step uses are not clipped.",
@@ -107,10 +108,6 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 related=((backward.call, "computes the gradients"), (step.call, "uses them")),
                 fix=_move_after(source, clip.statement, backward.statement),
             )
-
-
-def _body(node: ast.AST) -> list[ast.stmt]:
-    return getattr(node, "body", []) if isinstance(node, ast.For | ast.While) else []
 
 
 def _has_inner_backward(source: SourceFile, own: ast.stmt) -> bool:
