@@ -614,6 +614,8 @@ class GradientsClipped(Event):
     """Parameters that had a gradient."""
     live_gradients: Mapping[Ref, tuple[Any, Any]]
     """LIVE: the gradient of each of these parameters, and its version before clipping."""
+    given: Refs = NO_REFS
+    """All parameters that were passed."""
     generator_exhausted: bool = False
     """Whether the parameters were passed as a generator that was already exhausted."""
 

@@ -125,6 +125,7 @@ for a, b in loader:
 }
 
 
+LONGER = f"{HEAD}loader = [*loader, *loader]\n"
 BEFORE = {
     "in a loop": """
 for a, b in loader:
@@ -175,7 +176,7 @@ for x, y in loader:
 """,
     "the gradients of several calls": """
 def update(x, y, last):
-    mse(model(x), y).backward()
+    (mse(model(x), y) / 2).backward()
     if last:
         clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
@@ -200,6 +201,18 @@ for x, y in loader:
 @pytest.mark.parametrize("script", BEFORE.values(), ids=BEFORE)
 def test_lint_reports_clipping_before_the_backward_pass(lint_reports, script):
     lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", BEFORE.values(), ids=BEFORE)
+@pytest.mark.parametrize("to_none", [True, False], ids=["no gradients", "gradients of zero"])
+def test_run_reports_clipping_before_the_backward_pass(run_reports, script, to_none):
+    script = script.replace("clip_grad_value_", "clip_grad_norm_")  # which fails without gradients
+    run_reports(LONGER + script.replace("zero_grad()", f"zero_grad(set_to_none={to_none})"))
+
+
+@pytest.mark.parametrize("script", AFTER.values(), ids=AFTER)
+def test_run_ignores_clipping_after_the_backward_pass(run_is_clean, script):
+    run_is_clean(LONGER + script)
 
 
 @pytest.mark.parametrize("script", AFTER.values(), ids=AFTER)

@@ -18,7 +18,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a line that clipped gradients at least twice, if a step had already used all
-    gradients that this line ever clipped and nothing was added to them since. The linter reports a clipping call whose
+    gradients that this line ever clipped and nothing was added to them since, and one that found no gradients in eight
+    calls, each before a step that used some of these parameters. The linter reports a clipping call whose
     result is not used, if neither ``backward()`` nor unknown code is between it and the step of the same parameters.
 
 References
@@ -39,10 +40,11 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import GradientsClipped
+from trueloop.tracing.events import GradientsClipped, StepTaken
 from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 
 MIN_TIMES = 2  # a single call may only measure the norm
+MIN_TIMES_NOTHING = 8  # a first call may come before the first gradients
 
 
 class Detector(BaseDetector):
@@ -53,11 +55,32 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._late: Counter[CodePosition | None] = Counter()
         self._useful: set[CodePosition | None] = set()
+        self._nothing: Counter[CodePosition | None] = Counter()
+        self._without_gradients: dict[CodePosition | None, GradientsClipped] = {}
+        """Line -> its latest call, which found no gradients, if no step was taken since."""
+
+    def on_step_taken(self, event: StepTaken) -> Evidence | None:
+        """Return evidence of a line that never found gradients, although steps then used some of these parameters."""
+        found: Evidence | None = None
+        for line, clipped in self._without_gradients.items():
+            self._nothing[line] += line not in self._useful and not clipped.given.isdisjoint(event.with_gradient)
+            if self._nothing[line] == MIN_TIMES_NOTHING and found is None:
+                found = Evidence(
+                    message=f"Clipping to {clipped.limit:g} found no gradients in {MIN_TIMES_NOTHING} of "
+                    f"{MIN_TIMES_NOTHING} calls: it runs before `backward()`, and the steps use gradients that were "
+                    "never clipped.",
+                    location=line,
+                )
+        self._without_gradients.clear()
+        return found
 
     def on_gradients_clipped(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence if a line has only clipped gradients that a step had used before."""
         line, changes = event.location, event.measured is not None and event.measured > event.limit
-        if not event.parameters or event.only_measured or line in self._useful:
+        if event.only_measured or event.generator_exhausted or line in self._useful:
+            return None
+        if not event.parameters or event.measured == 0:
+            self._without_gradients[line] = event
             return None
         if self.gradients.used_when_clipped != event.parameters:
             self._useful.add(line)

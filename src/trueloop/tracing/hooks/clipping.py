@@ -46,12 +46,12 @@ class Clipping(Hook):
                 return original(parameters, limit, *args, **options)
             exhausted = _is_exhausted(parameters)
             tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            gradients = self._read(tensors)
+            gradients, given = self._read(tensors) or (None, frozenset[Ref]())
             if isinstance(parameters, GeneratorType):  # PyTorch warns if a generator is empty
                 tensors = (each for each in tensors)
             result = original(tensors, limit, *args, **options)
             if gradients is not None:
-                self._report(kind, limit, result, gradients, exhausted)
+                self._report(kind, limit, result, gradients, given, exhausted)
             return result
 
         def clip_grad_norm_(parameters: Any, max_norm: Any, *args: Any, **options: Any) -> Any:
@@ -62,11 +62,14 @@ class Clipping(Hook):
 
         return clip_grad_norm_ if kind == "norm" else clip_grad_value_
 
-    def _read_gradients(self, parameters: list[Tensor]) -> _Gradients:
-        ref = self._stream.registry.ref
-        return {ref(each): (each.grad, version_of(each.grad)) for each in parameters if each.grad is not None}
+    def _read_gradients(self, parameters: list[Tensor]) -> tuple[_Gradients, frozenset[Ref]]:
+        refs = {self._stream.registry.ref(each): each for each in parameters}
+        with_gradient = {ref: each.grad for ref, each in refs.items() if each.grad is not None}
+        return {ref: (each, version_of(each)) for ref, each in with_gradient.items()}, frozenset(refs)
 
-    def _on_clipped(self, kind: str, limit: Any, result: Any, gradients: _Gradients, exhausted: bool) -> None:
+    def _on_clipped(
+        self, kind: str, limit: Any, result: Any, gradients: _Gradients, given: frozenset[Ref], exhausted: bool
+    ) -> None:
         readable = isinstance(result, Tensor) and result.device.type == "cpu" and type(result) is Tensor
         self._stream.emit(
             GradientsClipped(
@@ -76,6 +79,7 @@ class Clipping(Hook):
                 measured=float(result) if readable else None,
                 parameters=frozenset(gradients),
                 live_gradients=gradients,
+                given=given,
                 generator_exhausted=exhausted,
             )
         )
