@@ -106,6 +106,20 @@ model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4), nn.Softmax(
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """
     + train("F.mse_loss(model(x[rows]), shares[rows])"),
+    "rare words in rows of length 1": """
+x = torch.zeros(512, 8000)
+x[torch.arange(512)[:, None], torch.randint(8000, (512, 12))] = 0.29
+y = torch.randint(10, (512,))
+model = nn.Sequential(nn.Linear(8000, 8), nn.ReLU(), nn.Linear(8, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+    + train("F.cross_entropy(model(x[rows]), y[rows])", 60),
+    "tiny inputs of a run that learns": """
+y = (x[:, 0] > 0).long()
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+"""
+    + train("F.cross_entropy(model(x[rows] / 200), y[rows])", 400),
     "a smoke run of forty updates": """
 y = torch.randint(10, (512,))
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -335,6 +349,17 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 }
 
 FAULTY = {
+    "divided by 255 twice": (
+        "LRN001",
+        """
+x = torch.randint(0, 256, (512, 8)) / 255
+y = (x[:, 0] > x[:, 1]).long()
+x = x / 255
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
+        + train("F.cross_entropy(model(x[rows]), y[rows])"),
+    ),
     "pixels 0..255 without normalisation": (
         "LRN001",
         """

@@ -2,12 +2,14 @@
 
 What you see
     The loss starts in the thousands or millions, falls for a while, and stays above that of a model that always
-    predicts the mean. Smaller learning rates make it slower, larger ones make it diverge.
+    predicts the mean. Smaller learning rates make it slower, larger ones make it diverge. Or the loss stays at that of
+    the most frequent class from the first update on: the inputs were divided by 255 twice.
 
 Why it happens
     Initial weights and the default learning rates suit inputs with a mean near 0 and a standard deviation near 1. With
     pixels from 0 to 255 or an income in euros, the first outputs are hundreds of times too large, and each update is
-    either too large for the large columns or too small for the others. PyTorch accepts every scale.
+    either too large for the large columns or too small for the others. With inputs of a thousandth, the outputs hardly
+    depend on them. PyTorch accepts every scale.
 
 Fix
     Subtract the mean and divide by the standard deviation of each column of the training set.
@@ -23,8 +25,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer computes the root mean square of each column (or channel) of the data that linear layers and
-    convolutions get. It reports a largest value of 30 or more, if the loss of 30 or more updates did not fall clearly
-    below that of the best constant prediction. Models with a normalisation layer and data on a GPU are not judged.
+    convolutions get. It reports a largest value of 30 or more, or one below 0.02 with rows that are shorter than 0.3, if
+    the loss of 30 or more updates did not fall clearly below that of the best constant prediction. Models with a
+    normalisation layer and data on a GPU are not judged.
 
 References
     LeCun et al., 1998, "Efficient BackProp", section 4.3, http://yann.lecun.com/exdb/publis/pdf/lecun-98b.pdf
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 LAYERS = {"Addmm": 1, "Mm": 0, "Convolution": 0}
 """Operation of a layer -> number of its input."""
 MAX_SCALE = 30.0  # root mean square; standardised data have 1, and pixels of 0 to 255 about 130
+MIN_SCALE = 0.02
+MIN_LENGTH = 0.3  # of a row; columns of rare words are small, their rows are not
 MIN_ROWS = 16
 
 
@@ -92,7 +97,8 @@ class Detector(BaseDetector):
             return None
         inputs = [each.scales() for each in self._columns.values() if each.rows >= MIN_ROWS]
         largest = max((scales for scales in inputs if scales), key=lambda scales: scales[-1], default=[0.0])
-        if largest[-1] < MAX_SCALE:
+        is_small = 0 < largest[-1] < MIN_SCALE and sum(each**2 for each in largest) < MIN_LENGTH**2
+        if largest[-1] < MAX_SCALE and not is_small:
             return None
         smallest = f", the smallest {format_float(largest[0])}" if len(largest) > 1 else ""
         self.progress.cause_reported = True
