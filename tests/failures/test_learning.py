@@ -117,9 +117,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     "tiny inputs of a run that learns": """
 y = (x[:, 0] > 0).long()
 model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """
-    + train("F.cross_entropy(model(x[rows] / 200), y[rows])", 400),
+    + train("F.cross_entropy(model(x[rows] / 100), y[rows])", 800),
     "a smoke run of forty updates": """
 y = torch.randint(10, (512,))
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 10))

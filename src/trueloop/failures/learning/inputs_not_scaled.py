@@ -25,7 +25,7 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer computes the root mean square of each column (or channel) of the data that linear layers and
-    convolutions get. It reports a largest value of 30 or more, or one below 0.02 with rows that are shorter than 0.3, if
+    convolutions get. It reports a largest value of 30 or more, or one below 0.02 in rows that are shorter than 0.3, if
     the loss of 30 or more updates did not fall clearly below that of the best constant prediction. Models with a
     normalisation layer and data on a GPU are not judged.
 
