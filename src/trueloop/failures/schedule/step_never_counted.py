@@ -153,13 +153,11 @@ def _is_exported(call: ast.Call) -> bool:
 
 def _judge(source: SourceFile, counter: _Counter, read: ast.expr) -> Hit | None:
     """Return a hit if something is computed or decided from a read of a counter."""
-    if not _is_repeated(source, counter, read):
-        return None
     parent: Any = source.parents.get(id(read))
     call = source.parents.get(id(parent)) if isinstance(parent, ast.keyword) else parent
     if isinstance(call, ast.Call) and call.func is not read:
         return _judge_passed(source, counter, call, read)
-    used = _use_of(source, read)
+    used = _use_of(source, read) if _is_repeated(source, counter, read) else None
     if used is None:
         return None
     return Hit(
@@ -172,14 +170,16 @@ def _judge(source: SourceFile, counter: _Counter, read: ast.expr) -> Hit | None:
 
 def _is_repeated(source: SourceFile, counter: _Counter, read: ast.expr) -> bool:
     """Return True for code of a loop that trains, or of a function other than the one that sets the counter."""
-    around = list(enclosing_nodes(source, read))
-    loops = [each for each in around if isinstance(each, ast.For | ast.While)]
-    trains = any(_TRAINS.search(last_name(call.func)) for each in loops for call in nodes_in(each, ast.Call))
-    if trains:
+    if _is_in_training_loop(source, read):
         return True
     function = function_of(source, read)
     is_other = function is not function_of(source, counter.target) and not isinstance(function, ast.Module)
     return is_other and getattr(function, "name", "") not in ("__init__", "__repr__", "__str__", "__len__", "reset")
+
+
+def _is_in_training_loop(source: SourceFile, node: ast.AST) -> bool:
+    loops = [each for each in enclosing_nodes(source, node) if isinstance(each, ast.For | ast.While)]
+    return any(_TRAINS.search(last_name(call.func)) for each in loops for call in nodes_in(each, ast.Call))
 
 
 def _use_of(source: SourceFile, read: ast.expr) -> ast.expr | None:
@@ -213,11 +213,11 @@ def _judge_passed(source: SourceFile, counter: _Counter, call: ast.Call, read: a
         return None
     own = [each for each in nodes_in(function, ast.Name) if each.id == name]
     counts = [each for each in nodes_in(function, ast.AugAssign) if getattr(each.target, "id", "") == name]
-    if any(isinstance(each.ctx, ast.Store) for each in own) and not counts:
+    is_repeated = _is_repeated(source, counter, call)
+    if any(isinstance(each.ctx, ast.Store) for each in own) and not (counts and is_repeated):
         return None
-    used = next(
-        (u for each in own if isinstance(each.ctx, ast.Load) and (u := _use_of(source, each)) is not None), None
-    )
+    reads = [e for e in own if isinstance(e.ctx, ast.Load) and (is_repeated or _is_in_training_loop(source, e))]
+    used = next((found for each in reads if (found := _use_of(source, each)) is not None), None)
     if used is None:
         return None
     what = f"`{function.name}` counts its own copy" if counts else "nothing in the program advances it"
