@@ -27,6 +27,10 @@ _IMPORT: Final = re.compile(
 Word = str | re.Pattern[str] | Callable[[str], bool]
 _SEPARATORS: Final = bytes(code if chr(code).isalnum() or chr(code) == "_" or code > 127 else 32 for code in range(256))
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+_NAMING: Final = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar,
+)  # fmt: skip
+"""Nodes that bind the name in their ``name``."""
 
 
 class ImportedName(NamedTuple):
@@ -105,6 +109,18 @@ class Module:
         for name, statement in _bound_names(self.tree.body):
             found[name] = statement if name not in found and isinstance(statement, _DEFINITIONS) else None
         return found
+
+    @cached_property
+    def undefined_names(self) -> frozenset[str]:
+        """Names that the file reads and nothing in it binds, as in a fragment; none if a star import may bind them."""
+        if self.star_imports:
+            return frozenset()
+        names, bound = self.nodes_of(ast.Name), set[str | None]()
+        bound |= {each.id for each in names if not isinstance(each.ctx, ast.Load)}
+        bound |= {each.arg for each in self.nodes_of(ast.arg)}
+        bound |= {each.asname or each.name.partition(".")[0] for each in self.nodes_of(ast.alias)}
+        bound |= {each.name for each in self.nodes_of(*_NAMING)}
+        return frozenset(each.id for each in names if each.id not in bound)
 
     @cached_property
     def star_imports(self) -> list[ast.ImportFrom]:

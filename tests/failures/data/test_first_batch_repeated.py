@@ -147,3 +147,123 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+BEFORE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), batch_size=16, shuffle=True)
+x, y = next(iter(loader))
+print(F.mse_loss(model(x), y))
+"""
+NOT_READ = {
+    "a loop of a script": """
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)  # <- DAT012
+    loss.backward()
+    optimizer.step()
+""",
+    "enumerate": """
+for number, (inputs, targets) in enumerate(loader):
+    output = model(x)  # <- DAT012
+    loss = F.mse_loss(output, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(number, loss.item())
+""",
+    "epochs": """
+for epoch in range(3):
+    for batch in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()  # <- DAT012
+        optimizer.step()
+""",
+    "a function": """
+def train(network, loader):
+    sgd = torch.optim.SGD(network.parameters(), lr=0.1)
+    first, wanted = next(iter(loader))
+    print(network(first).shape)
+    for a, b in loader:
+        predicted = network(first)  # <- DAT012
+        sgd.zero_grad()
+        F.mse_loss(predicted, wanted).backward()
+        sgd.step()
+train(model, loader)
+""",
+    "a function with arguments": """
+def train(network, sgd, sample, wanted, train_loader):
+    network.train()
+    for image, label in train_loader:
+        sgd.zero_grad()
+        F.mse_loss(network(sample), wanted).backward()  # <- DAT012
+        sgd.step()
+""",
+}
+READ = {
+    "the batch": """
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    F.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+""",
+    "the batch under another name": """
+for batch in loader:
+    x, y = batch
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "one batch on purpose": """
+for _ in loader:
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "targets only": """
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    F.mse_loss(model(x), targets).backward()
+    optimizer.step()
+""",
+    "other data, drawn in the loop": """
+others = iter(loader)
+for batch, _ in loader:
+    x, y = next(others)
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "a copy into a fixed tensor": """
+fixed = torch.zeros(16, 8)
+for inputs, targets in loader:
+    fixed.copy_(inputs)
+    optimizer.zero_grad()
+    F.mse_loss(model(fixed), y).backward()
+    optimizer.step()
+""",
+    "an evaluation": """
+for inputs, targets in loader:
+    print(F.mse_loss(model(x), y).item())
+""",
+}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_lint_reports_a_loop_that_does_not_read_its_batch(lint_reports, name):
+    assert [each.severity for each in lint_reports(BEFORE + NOT_READ[name])] == ["warning"]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_lint_accepts_a_loop_that_reads_its_batch(lint_is_clean, name):
+    lint_is_clean(BEFORE + READ[name], "DAT012")
+
+
+def test_lint_notes_a_fragment_whose_variables_are_undefined(lint_reports):
+    found = lint_reports(BEFORE.partition("x, y =")[0] + NOT_READ["a loop of a script"])
+    assert [each.severity for each in found] == ["note"]

@@ -1111,3 +1111,114 @@ def test_lint_reports_training_after_an_evaluation_on_a_condition(lint_reports, 
 @pytest.mark.parametrize("name", RESTORED)
 def test_lint_accepts_restored_modes(lint_is_clean, name):
     lint_is_clean(RESTORING_HEAD.replace("  # <- EVL002", "") + RESTORED[name], code="EVL002")
+
+
+TRAIN_MODE_TOO_LATE = {
+    "a fragment": """
+for images, labels in batches:
+    net.eval()  # <- EVL002
+    logits = net(images)
+    net.train()
+    criterion(logits, labels).backward()
+""",
+    "a function that gets the model": """
+import torch.nn.functional as F
+def fit(net, loader, optimizer):
+    for a, b in loader:
+        net.eval()  # <- EVL002
+        output = net(a)
+        net.train()
+        optimizer.zero_grad()
+        F.mse_loss(output, b).backward()
+        optimizer.step()
+""",
+    "a method": """
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def epoch(self, batches, criterion):
+        for images, labels in batches:
+            self.model.eval()  # <- EVL002
+            logits = self.model(images)
+            self.model.train(True)
+            self.optimizer.zero_grad()
+            criterion(logits, labels).backward()
+            self.optimizer.step()
+""",
+    "two outputs": """
+for batch in train_loader:
+    net.eval()  # <- EVL002
+    mean, deviation = net(batch)
+    net.train()
+    loss = nll(mean, deviation, batch) + 0.1 * deviation.mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "while": """
+while step < steps:
+    network.eval()  # <- EVL002
+    out = network(torch.randn(8, 4))
+    step += 1
+    network.train()
+    (out ** 2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+}
+
+TRAIN_MODE_IN_TIME = {
+    "a discriminator in eval mode while the generator learns": """
+for z in latents:
+    discriminator.eval()
+    score = discriminator(generator(z))
+    discriminator.train()
+    loss = criterion(score, ones)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "an attack": """
+for x, y in loader:
+    model.eval()
+    x.requires_grad_()
+    criterion(model(x), y).backward()
+    x = x.detach() + 0.1 * x.grad.sign()
+    model.train()
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+""",
+    "pseudo-labels": """
+for x, y in loader:
+    model.eval()
+    with torch.no_grad():
+        labels = model(x).argmax(1)
+    model.train()
+    optimizer.zero_grad()
+    criterion(model(x), labels).backward()
+    optimizer.step()
+""",
+    "an evaluation before the training": """
+for x, y in loader:
+    model.eval()
+    before = criterion(model(x), y).item()
+    model.train()
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", TRAIN_MODE_TOO_LATE)
+def test_lint_reports_train_mode_between_forward_and_backward(lint_reports, name):
+    found = lint_reports(TRAIN_MODE_TOO_LATE[name], fixes=True)
+    assert [each.severity for each in found] == ["warning"]
+
+
+@pytest.mark.parametrize("name", TRAIN_MODE_IN_TIME)
+def test_lint_accepts_train_mode_before_the_forward_pass(lint_is_clean, name):
+    lint_is_clean(TRAIN_MODE_IN_TIME[name])

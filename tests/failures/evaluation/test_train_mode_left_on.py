@@ -1464,3 +1464,75 @@ def test_lint_reports_evaluations_with_gradients(lint_reports, name):
 @pytest.mark.parametrize("name", WITH_GRADIENTS_FINE)
 def test_lint_accepts_other_passes_with_gradients(lint_is_clean, name):
     lint_is_clean(HEAD + WITH_GRADIENTS_FINE[name])
+
+
+FRAGMENTS = {
+    "an accuracy": """
+with torch.no_grad():
+    for x, y in held_out_loader:
+        scores = network(x)  # <- EVL001
+        best, classes = scores.max(dim=1)
+        hits += (classes == y).float().mean()
+""",
+    "a loss within training": """
+for step, (a, b) in enumerate(train_loader):
+    sgd.zero_grad()
+    objective(net(a), b).backward()
+    sgd.step()
+    if step % 50 == 0:
+        with torch.no_grad():
+            for c, d in valid_loader:
+                out = net(c)  # <- EVL001
+                held_out.append(objective(out, d).item())
+""",
+    "a function": """
+@torch.no_grad()
+def validate(model, loader):
+    hits = 0
+    for batch in loader:
+        x, y = batch
+        out = model(x)  # <- EVL001
+        hits += (out.argmax(1) == y).sum().item()
+    return hits
+""",
+    "a method": """
+def accuracy(self, loader):
+    for x, y in loader:
+        with torch.no_grad():
+            logits = self.net(x)  # <- EVL001
+        self.hits += (torch.argmax(logits, dim=1) == y).sum()
+""",
+    "the best five": """
+with torch.inference_mode():
+    for x, y in test_batches_loader:
+        p = classifier(x)  # <- EVL001
+        best = p.topk(5, 1)[1]
+""",
+}
+FRAGMENTS_FINE = {
+    "a complete file": "import torch\n" + FRAGMENTS["a function"].replace("  # <- EVL001", ""),
+    "eval mode": "model.eval()\n" + FRAGMENTS["an accuracy"].replace("  # <- EVL001", ""),
+    "eval mode elsewhere": FRAGMENTS["a function"].replace("  # <- EVL001", "") + "\nevaluate(net)\n",
+    "with gradients": """
+for x, y in loader:
+    out = model(x)
+    hits += (out.argmax(1) == y).sum().item()
+torch.save(hits, path)
+""",
+    "features that are only stored": """
+with torch.no_grad():
+    for x, y in loader:
+        features = backbone(x)
+        kept.append(features)
+""",
+}
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_lint_notes_an_evaluation_in_a_fragment_that_sets_no_mode(lint_reports, name):
+    assert {each.severity for each in lint_reports(FRAGMENTS[name])} == {"note"}
+
+
+@pytest.mark.parametrize("name", FRAGMENTS_FINE)
+def test_lint_accepts_other_fragments(lint_is_clean, name):
+    lint_is_clean(FRAGMENTS_FINE[name], "EVL001")

@@ -213,3 +213,34 @@ def test_lint_reports_a_loss_of_the_program_with_swapped_arguments(lint_reports,
 )
 def test_lint_accepts_a_loss_of_the_program(lint_is_clean, script):
     lint_is_clean(script, "LOS008")
+
+
+WRITTEN = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\nscores = torch.randn(1, 3)\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "loss = nn.BCEWithLogitsLoss()(torch.tensor([[0, 0, 1.0]]), nn.Sigmoid()(scores))  # <- LOS008",
+        "m = nn.Linear(3, 1)\nF.binary_cross_entropy(torch.FloatTensor([[0, 1]]), m(scores).sigmoid())  # <- LOS008",
+        """net = nn.Linear(3, 3)
+def objective(a, b):
+    return F.binary_cross_entropy(a, b.sigmoid())  # <- LOS008
+objective(torch.tensor(((1, 0, 0), (0, 1, 0))).float(), net(scores)).backward()""",
+    ],
+)
+def test_lint_reports_labels_that_are_written_out(lint_reports, code):
+    lint_reports(WRITTEN + code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "loss = F.binary_cross_entropy_with_logits(torch.tensor([[1., 2., 0.]]), nn.Linear(3, 3)(scores).sigmoid())",
+        "loss = F.binary_cross_entropy_with_logits(torch.tensor([[0., 0., 0.]]), nn.Linear(3, 3)(scores).sigmoid())",
+        "loss = F.binary_cross_entropy_with_logits(nn.Linear(3, 3)(scores), torch.tensor([[1., 1., 0.]]))",
+        "loss = F.mse_loss(torch.tensor([[1., 1., 0.]]), nn.Linear(3, 3)(scores))",
+    ],
+)
+def test_lint_accepts_numbers_that_are_written_out(lint_is_clean, code):
+    lint_is_clean(WRITTEN + code)

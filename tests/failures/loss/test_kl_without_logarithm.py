@@ -205,3 +205,56 @@ def test_lint_reports_a_target_of_the_wrong_form(lint_reports, script):
 @pytest.mark.parametrize("script", RIGHT_TARGET.values(), ids=RIGHT_TARGET)
 def test_lint_accepts_targets_of_the_right_form(lint_is_clean, script):
     lint_is_clean(TARGETS + script, "LOS006")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "logs = torch.log(p)\nloss = nn.KLDivLoss(reduction='sum')(torch.log(logs), q)  # <- LOS006",
+        "loss = F.kl_div(torch.log(F.log_softmax(model(x), dim=1)), q, reduction='sum')  # <- LOS006",
+        "z = model(x).log_softmax(-1)\nloss = F.kl_div(torch.log(z).view(-1, 4), q)  # <- LOS006",
+        """log_p = nn.LogSoftmax(1)(model(x))
+def distance(a, b):
+    return F.kl_div(a.log(), b, reduction="batchmean")  # <- LOS006
+loss = distance(log_p, q)""",
+        """class Student(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1))
+    def forward(self, x):
+        return self.layers(x)
+loss = F.kl_div(Student()(x).log(), q, reduction="batchmean")  # <- LOS006""",
+    ],
+)
+def test_lint_reports_the_logarithm_of_a_logarithm(lint_reports, code):
+    lint_reports(DATA + "model = nn.Linear(6, 4)\np, q = torch.rand(64, 4), torch.rand(64, 4)\n" + code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "log_p = p.log()\nloss = F.kl_div(log_p, q, reduction='batchmean')",
+        "loss = F.kl_div(F.log_softmax(F.log_softmax(model(x), 1), 1), q, reduction='batchmean')",
+        "loss = F.kl_div((-p.log()).log(), q, reduction='batchmean')",
+        "loss = F.kl_div(p.log(), q, reduction='batchmean') + (1 + p.log().exp()).log().mean()",
+        "loss = F.kl_div(torch.log(p.log().exp()), q, reduction='batchmean')",
+    ],
+)
+def test_lint_accepts_one_logarithm(lint_is_clean, code):
+    lint_is_clean(DATA + "model = nn.Linear(6, 4)\np, q = torch.rand(64, 4), torch.rand(64, 4)\n" + code)
+
+
+def test_lint_accepts_a_loss_that_an_older_pytorch_creates_in_another_way(lint_is_clean):
+    script = """
+class Regularizer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        try:
+            self.kl_div, self.log_target = nn.KLDivLoss(reduction="batchmean", log_target=True), True
+        except TypeError:
+            self.kl_div, self.log_target = nn.KLDivLoss(reduction="batchmean"), False
+    def forward(self, a, b):
+        p, q = F.log_softmax(a, dim=-1), F.log_softmax(b, dim=-1)
+        return self.kl_div(p, q) if self.log_target else self.kl_div(p, q.exp())
+"""
+    lint_is_clean(DATA + script, "LOS006")

@@ -418,3 +418,124 @@ def test_lint_reports_faulty_scripts(lint_reports, name):
 @pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
 def test_lint_accepts_correct_scripts(lint_is_clean, name):
     lint_is_clean(DATA + {**CORRECT, **LINT_CORRECT}[name])
+
+
+def test_lint_reports_the_logarithm_of_a_logarithm(lint_reports):
+    code = "model = nn.Linear(6, 4)\nloss = F.nll_loss(F.log_softmax(model(x), 1).log(), y)  # <- LOS002"
+    (found,) = lint_reports(DATA + code)
+    assert "logarithm of a logarithm" in found.message
+
+
+ENDS_IN = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.activation = {layer}
+    def forward(self, x):
+        {returned}
+"""
+SIGMOID = ENDS_IN.format(layer="nn.Sigmoid()", returned="y = self.activation(self.layers(x))\n        return y")
+LOGITS = ENDS_IN.format(layer="nn.Sigmoid()", returned="return self.layers(x)")
+WITH_LOGITS = "criterion = nn.BCEWithLogitsLoss()"
+NEVER_CALLED = {
+    "a class": SIGMOID + f"net = Net()\n{WITH_LOGITS}  # <- LOS002\noptimizer = torch.optim.Adam(net.parameters())",
+    "a layer list, on a device": """
+network = nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()).to("cpu")
+loss_fn = nn.BCEWithLogitsLoss(reduction="sum")  # <- LOS002
+print(network)
+""",
+    "a function": ENDS_IN.format(layer="None", returned="return torch.sigmoid(self.layers(x)).squeeze(1)")
+    + "model = Net()\nobjective = nn.BCEWithLogitsLoss()  # <- LOS002",
+    "a softmax": ENDS_IN.format(layer="nn.Softmax(dim=1)", returned="return self.activation(self.layers(x))")
+    + f"m = Net()\nm.train()\n{WITH_LOGITS}  # <- LOS002",
+    "cross-entropy of a sigmoid": ENDS_IN.format(layer="None", returned="return F.sigmoid(self.layers(x))")
+    + "model = Net()\nmodel.to('cpu')\ncrit = nn.CrossEntropyLoss()  # <- LOS002",
+}
+NEVER_CALLED_FINE = {
+    "logits": LOGITS + "net = Net()\n" + WITH_LOGITS,
+    "the loss on probabilities": SIGMOID + "net = Net()\ncriterion = nn.BCELoss()",
+    "two models": SIGMOID + LOGITS.replace("Net", "Other") + "net, other = Net(), Other()\n" + WITH_LOGITS,
+    "two models in lines": SIGMOID + LOGITS.replace("Net", "Other") + f"a = Net()\nb = Other()\n{WITH_LOGITS}",
+    "two losses": SIGMOID + f"net = Net()\n{WITH_LOGITS}\nother = nn.BCELoss()",
+    "passed on": SIGMOID + f"from elsewhere import fit\nnet = Net()\n{WITH_LOGITS}\nfit(net, criterion)",
+    "passed on in a dictionary": SIGMOID + f"net = Net()\n{WITH_LOGITS}\nparts = dict(model=net, loss=criterion)",
+    "one of two outputs": ENDS_IN.format(
+        layer="nn.Sigmoid()",
+        returned="if self.training:\n            return self.layers(x)\n        return self.activation(self.layers(x))",
+    )
+    + "net = Net()\n"
+    + WITH_LOGITS,
+    "the logarithm elsewhere": "model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1))\ncriterion = nn.NLLLoss()",
+}
+
+
+@pytest.mark.parametrize("name", NEVER_CALLED)
+def test_lint_reports_a_loss_that_does_not_fit_the_only_model(lint_reports, name):
+    found = lint_reports(DATA + NEVER_CALLED[name])
+    assert [each.severity for each in found] == ["warning"]
+
+
+@pytest.mark.parametrize("name", NEVER_CALLED_FINE)
+def test_lint_accepts_a_loss_that_is_never_called(lint_is_clean, name):
+    lint_is_clean(DATA + NEVER_CALLED_FINE[name])
+
+
+FRAGMENTS = {
+    "an undefined model of the only class": """
+class Part(nn.Module):
+    def __init__(self, size):
+        super(Part, self).__init__()
+        self.last = nn.Linear(size, 3)
+    def forward(self, x):
+        return F.softmax(self.last(x), dim=-1)
+
+class Whole(nn.Module):
+    def __init__(self, size):
+        super(Whole, self).__init__()
+        self.part = Part(size)
+    def forward(self, x):
+        return x.mean(), self.part(x)
+
+def penalised(scores, wanted, weight=0.1):
+    return F.binary_cross_entropy_with_logits(scores, wanted) * weight  # <- LOS002
+
+for x, wanted in loader:
+    mean, scores = network(x)
+    penalised(wanted=wanted, scores=scores).backward()
+""",
+    "an instance that the fragment calls": """
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 1)
+    def forward(self, x):
+        return torch.sigmoid(self.body(x))
+
+for x, y in loader:
+    loss = F.binary_cross_entropy_with_logits(net(x), y)  # <- LOS002
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+}
+FRAGMENTS_FINE = {
+    "two classes": FRAGMENTS["an instance that the fragment calls"]
+    .replace("  # <- LOS002", "")
+    .replace("for x", "class Other(nn.Module):\n    def forward(self, x):\n        return x\n\nfor x"),
+    "two models": FRAGMENTS["an instance that the fragment calls"]
+    .replace("  # <- LOS002", "")
+    .replace("net(x)", "net(x) + other_net(x)"),
+    "a star import": "from networks import *\n"
+    + FRAGMENTS["an instance that the fragment calls"].replace("  # <- LOS002", ""),
+}
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_lint_gives_an_undefined_model_its_class(lint_reports, name):
+    lint_reports(FRAGMENTS[name])
+
+
+@pytest.mark.parametrize("name", FRAGMENTS_FINE)
+def test_lint_leaves_other_undefined_models_unknown(lint_is_clean, name):
+    lint_is_clean(FRAGMENTS_FINE[name])

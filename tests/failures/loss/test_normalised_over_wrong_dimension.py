@@ -279,3 +279,38 @@ def test_lint_reports_a_softmax_that_is_summed_again(lint_reports, script):
 @pytest.mark.parametrize("script", NO_DICE.values(), ids=NO_DICE)
 def test_lint_accepts_a_softmax_that_is_summed_otherwise(lint_is_clean, script):
     lint_is_clean(DICE_HEAD + script, "LOS007")
+
+
+SLICES = """
+class Tagger(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(30, width), nn.Tanh())
+        self.scores = nn.Linear(width, 4)
+    def forward(self, features):
+        return self.scores(self.layers(features)).log_softmax(dim=0)  # <- LOS007
+
+for start in range(0, len(rows), size):
+    optimizer.zero_grad()
+    F.nll_loss(tagger_net(rows[start:start + size]), classes[start:start + size]).backward()
+    optimizer.step()
+"""
+
+
+def test_lint_reports_a_fragment_that_slices_its_batches(lint_reports):
+    lint_reports(SLICES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dim=0)  # <- LOS007": "dim=1)"},
+        {"range(0, len(rows), size)": "range(len(rows) - size)", "  # <- LOS007": ""},  # one series of features
+        {"rows[start:start + size]": "rows[start]", "  # <- LOS007": ""},
+    ],
+)
+def test_lint_accepts_single_samples_of_a_fragment(lint_is_clean, change):
+    script = SLICES
+    for old, new in change.items():
+        script = script.replace(old, new)
+    lint_is_clean(script, "LOS007")

@@ -640,3 +640,47 @@ def test_lint_reports_probabilities_of_a_method(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT_METHODS.values(), ids=CORRECT_METHODS)
 def test_lint_accepts_methods_for_other_losses(lint_is_clean, script):
     lint_is_clean(script)
+
+
+NEVER_CALLED = {
+    "a class": """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.activation = nn.Linear(6, 4), nn.Softmax(dim=1)
+    def forward(self, x):
+        out = self.fc(x)
+        return self.activation(out)
+model = Net()
+criterion = nn.CrossEntropyLoss()  # <- LOS001
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+""",
+    "layers": """
+from torch import nn
+network = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=-1)).to(device)
+loss_function = nn.CrossEntropyLoss(label_smoothing=0.1)  # <- LOS001
+""",
+}
+NEVER_CALLED["a fragment of a class"] = (
+    NEVER_CALLED["a class"]
+    .replace("        out = self.fc(x)\n", "        x = self.fc(x)\n")
+    .replace("        return self.activation(out)\n", "        x = self.activation(x)\n")
+)
+NEVER_CALLED_FINE = {
+    "an attention over positions": NEVER_CALLED["a class"].replace("  # <- LOS001", "").replace("dim=1", "dim=2"),
+    "a loss on logarithms": NEVER_CALLED["layers"].replace("  # <- LOS001", "").replace("CrossEntropyLoss", "NLLLoss"),
+    "a teacher": NEVER_CALLED["layers"].replace("  # <- LOS001", "") + "student = nn.Linear(6, 4)\n",
+    "called elsewhere": NEVER_CALLED["layers"].replace("  # <- LOS001", "") + "train(network, loss_function)\n",
+}
+
+
+@pytest.mark.parametrize("name", NEVER_CALLED)
+def test_lint_reports_the_only_loss_of_a_model_that_ends_in_a_softmax(lint_reports, name):
+    assert [each.severity for each in lint_reports(NEVER_CALLED[name])] == ["warning"]
+
+
+@pytest.mark.parametrize("name", NEVER_CALLED_FINE)
+def test_lint_accepts_a_loss_that_may_belong_to_something_else(lint_is_clean, name):
+    lint_is_clean(NEVER_CALLED_FINE[name])

@@ -409,3 +409,137 @@ def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
 
 def test_an_old_gradient_does_not_count_as_fresh(run_reports):
     run_reports(DATA + OLD_GRADIENT)
+
+
+THROUGH_COPY = {
+    "a fragment": """
+for images, labels in train_loader:
+    snapshot = copy.deepcopy(net)
+    sgd.zero_grad()
+    criterion(snapshot(images), labels).backward()
+    sgd.step()  # <- OPT002
+""",
+    "a complete loop": """
+import torch
+from copy import deepcopy
+from torch import nn
+net = nn.Linear(4, 1)
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in batches:
+    clone = deepcopy(net)
+    clone.train()
+    sgd.zero_grad()
+    nn.functional.mse_loss(clone(x), y).backward()
+    sgd.step()  # <- OPT002
+""",
+    "a method": """
+import copy
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+    def fit(self, batches, criterion):
+        for x, y in batches:
+            model = copy.deepcopy(self.model).to("cuda")
+            loss = criterion(model(x.cuda()), y.cuda())
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()  # <- OPT002
+""",
+    "a function for one update": """
+import copy
+import torch.nn.functional as F
+def update(network, optimizer, x, y):
+    local = copy.deepcopy(network)
+    loss = F.cross_entropy(local(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # <- OPT002
+    return loss.item()
+""",
+    "a copy for each task": """
+import copy, torch
+def meta(net, tasks, epochs):
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(epochs):
+        total = 0
+        learner = copy.deepcopy(net)
+        for x, y in tasks:
+            total = total + ((learner(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()  # <- OPT002
+""",
+}
+COPY_READ = {
+    "an optimizer of the copy": """
+for images, labels in tasks:
+    learner = copy.deepcopy(model)
+    inner = torch.optim.SGD(learner.parameters(), lr=0.1)
+    loss = criterion(learner(images), labels)
+    loss.backward()
+    inner.step()
+""",
+    "gradients that are copied back": """
+for images, labels in tasks:
+    learner = copy.deepcopy(model)
+    criterion(learner(images), labels).backward()
+    for a, b in zip(model.parameters(), learner.parameters()):
+        a.grad = b.grad
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "an unrolled discriminator": """
+for z in latents:
+    unrolled = copy.deepcopy(discriminator)
+    loss = criterion(unrolled(generator(z)), ones)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "an unrolled discriminator, an unknown generator": """
+for z in latents:
+    unrolled = copy.deepcopy(discriminator)
+    loss = criterion(unrolled(make(z)), ones)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a teacher": """
+for x, y in batches:
+    teacher = copy.deepcopy(model)
+    loss = loss_function(model(x), y) + distance(model(x), teacher(x))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a copy that is returned": """
+def client(model, batches, optimizer_class):
+    local = copy.deepcopy(model)
+    optimizer = optimizer_class(local.parameters())
+    for x, y in batches:
+        optimizer.zero_grad()
+        criterion(local(x), y).backward()
+        optimizer.step()
+    return local
+""",
+    "a perturbed input": """
+for x, y in batches:
+    attacked = copy.deepcopy(model)
+    loss_function(attacked(x), y).backward()
+    x_adv = x + 0.1 * x.grad.sign()
+    optimizer.zero_grad()
+    loss_function(model(x_adv), y).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_COPY)
+def test_lint_reports_a_loss_through_a_copy(lint_reports, name):
+    severity = "error" if name == "a complete loop" else "warning"  # which the program certainly contains
+    assert [each.severity for each in lint_reports(THROUGH_COPY[name])] == [severity]
+
+
+@pytest.mark.parametrize("name", COPY_READ)
+def test_lint_accepts_a_copy_that_is_used(lint_is_clean, name):
+    lint_is_clean(COPY_READ[name], "OPT002")

@@ -87,7 +87,7 @@ class Evaluator:
         found = self.interpreter.scope.get(node.id)
         if found is None:
             name = f"builtins.{node.id}" if node.id in BUILTINS else USUAL_NAMES.get(node.id)
-            return self._imported_value(node, name) if name else unknown_value(node)
+            return self._imported_value(node, name) if name else self.interpreter.undefined_names.value(node)
         if found.kind is ValueKind.NAME:
             found = self.interpreter.imports.resolve(found)
         if found.kind is ValueKind.NAME:

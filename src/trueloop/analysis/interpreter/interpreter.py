@@ -21,6 +21,7 @@ from trueloop.analysis.interpreter.recording import (
 )
 from trueloop.analysis.interpreter.roles_by_use import kind_by_use
 from trueloop.analysis.interpreter.scope import ModuleScope, Scope
+from trueloop.analysis.interpreter.undefined_names import UndefinedNames
 from trueloop.analysis.operations import Branch, OpKind
 from trueloop.analysis.project import Module, Project
 from trueloop.analysis.source_file import SourceFile
@@ -88,6 +89,7 @@ class Interpreter:
         self.evaluator = Evaluator(self)
         self.calls = Calls(self)
         self.assignments = Assignments(self)
+        self.undefined_names = UndefinedNames(self)
         self.executed: set[Any] = set()
         """Functions that were interpreted."""
         self._handlers: dict[type[ast.stmt], Callable[[Any], None] | None] = {}

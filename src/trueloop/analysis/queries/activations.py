@@ -18,6 +18,7 @@ SIGMOID: Final = frozenset((
     "torch.sigmoid", "torch.nn.functional.sigmoid", "torch.Tensor.sigmoid", "torch.special.expit", "torch.nn.Sigmoid",
 ))  # fmt: skip
 RELU: Final = frozenset(("torch.relu", "torch.nn.functional.relu", "torch.Tensor.relu", "torch.nn.ReLU"))
+LOG: Final = frozenset(("torch.log", "torch.Tensor.log"))
 _LAYERS: Final = frozenset(("torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.Conv3d"))
 _RESHAPING: Final = (
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim", "clone", "view_as",
@@ -25,6 +26,12 @@ _RESHAPING: Final = (
 )  # fmt: skip
 VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor") for name in _RESHAPING)
 """Operations that change only the shape of a tensor."""
+
+
+def is_logarithm_twice(origin: AbstractValue) -> bool:
+    """Return True for the logarithm of a log-softmax or of a logarithm, which is NaN for every probability."""
+    inner = origin.sources[0].origin(VIEWS) if origin.name in LOG and origin.sources else None
+    return inner is not None and inner.name in LOG | LOG_SOFTMAX
 
 
 def is_affine(origin: AbstractValue) -> bool:

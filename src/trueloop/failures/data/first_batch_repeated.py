@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     ``next(iter(loader))`` starts a new pass over the loader each time. Without shuffling every pass begins with the
-    same batch, so the rest of the data is never used.
+    same batch, so the rest of the data is never used. Or a variable of an earlier line, such as the batch of a first
+    try, has a name like that of the loop's batch and is passed to the model instead.
 
 Fix
     Keep one iterator and start again when it ends, or loop over the loader.
@@ -29,7 +30,8 @@ How it is detected
     creates, that ended after their first batch and trained on it. It reports 12 in a row of a loader with at least 3
     batches. The linter reports ``next(iter(loader))`` in a loop that trains on the batch, if the only loader of that
     name, or the one that is created right there, has no sampler and does not shuffle. Streams, datasets that do not
-    use their index, and batches of all samples are not reported.
+    use their index, and batches of all samples are not reported. It also reports a loop over a loader that never reads
+    its batch and trains the model on a variable from before the loop.
 
 References
     torch.utils.data, https://docs.pytorch.org/docs/stable/data.html
@@ -41,8 +43,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trueloop.analysis.abstract_value import LEAF
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
-from trueloop.analysis.queries.batch_loops import assigned_in, created_loader, function_of
+from trueloop.analysis.queries.batch_loops import LOADER_WORDS, assigned_in, batch_loops, created_loader, function_of
+from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import encloses, nodes_in, walk
@@ -140,6 +145,44 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=call if start is None or encloses(call, start) else start,
                 related=() if created is loader else ((created, "the loader"),),
             )
+
+
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each model that a loop over a loader trains on another variable than its batch."""
+    yield from find(source)
+    undefined = source.modules[0].undefined_names
+    for loop in batch_loops(source):
+        batch = {each for each in stored_names(loop.node.target) - {loop.counter} if not each.startswith("_")}
+        call = _constant_input(source, loop.node) if batch and not batch & _read_names(loop.node.body) else None
+        if call is not None:
+            given, names = ast.unparse(call.args[0]), " and ".join(f"`{each}`" for each in sorted(batch))
+            yield Hit(
+                message=f"`{ast.unparse(call)}` gets the same `{given}` in every iteration: nothing in this loop reads "
+                f"{names}.",
+                node=call,
+                related=((loop.node, "the loop"),),
+                severity=Severity.NOTE if given in undefined else None,
+            )
+
+
+def _read_names(block: list[ast.stmt]) -> set[str]:
+    return {n.id for each in block for n in nodes_in(each, ast.Name) if isinstance(n.ctx, ast.Load)}
+
+
+def _constant_input(source: SourceFile, loop: ast.For) -> ast.Call | None:
+    """Return the first call of a model in a loop that trains, if no call gets what the loop draws or computes."""
+    stored = stored_names(loop)
+    inside = [each for each in source.operations if each.loops and each.loops[-1].node is loop]
+    calls = [each for each in inside if each.kind is OpKind.MODEL_CALL and encloses(loop, each.node)]
+    plain = [e.node for e in calls if e.node.args and isinstance(e.node.args[0], ast.Name) and not e.node.keywords]
+    inputs = {name.id for each in plain for given in each.args for name in nodes_in(given, ast.Name)}
+    if not calls or len(plain) != len(calls) or inputs & stored:
+        return None
+    results = {id(each.result) for each in calls}
+    backwards = [each.subject for each in inside if each.kind is OpKind.BACKWARD]
+    trained = any(id(value) in results for root in backwards for value in root.autograd_graph())
+    optimised = {LEAF} & {fact for each in calls for value in each.inputs for fact in value.facts}
+    return plain[0] if trained and not optimised and calls[0].grad is True else None
 
 
 def _new_pass(source: SourceFile, call: ast.Call) -> ast.Call | None:
@@ -248,7 +291,7 @@ def _is_trained_on(block: ast.AST, call: ast.Call) -> bool:
     return False
 
 
-RULE = Rule(required_words=("iter(", "DataLoader", "backward|train"), find=find)
+RULE = Rule(required_words=(LOADER_WORDS, "backward|train"), find=find_all)
 
 BAD = """
 import torch

@@ -31,8 +31,9 @@ How it is detected
     mode. A model that was never updated
     in another mode is reported as a warning, after eight updates, if the program called ``eval()``, the optimizer holds
     all of its parameters, and no weights were loaded. The linter reports a loop in which a model is updated, then set
-    to eval mode and never set back, or that evaluates a model on any condition and then trains it in eval mode. If it
-    does not know whether the model has dropout or BatchNorm layers, the finding is a warning.
+    to eval mode and never set back, or that evaluates a model on any condition and then trains it in eval mode, or
+    that sets train mode only between the forward and the backward pass. If it does not know whether the model has
+    dropout or BatchNorm layers, the finding is a warning.
 
     It also reports a dropout rate that ``forward`` sets to zero in eval mode, and that nothing sets back: after the
     first evaluation the model is trained without this dropout.
@@ -320,12 +321,15 @@ def _find_trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
         if call.grad is not True or not before or before[-1].value is not False or later is None or not later.value:
             continue
         inside = source.ops_in_loop(call.loops[-1], root=call.entry_point)
-        trained = any(
-            each.kind is OpKind.BACKWARD and any(value is call.result for value in each.subject.autograd_graph())
+        backwards = [
+            each
             for each in inside
-        )
+            if each.kind is OpKind.BACKWARD and any(value is call.result for value in each.subject.autograd_graph())
+        ]
         stepped = any(is_training_step(source, each, call.subject, inside) for each in inside)
-        if trained and stepped and has_mode_dependent_layers(source, call.subject):
+        depends = has_mode_dependent_layers(source, call.subject)
+        is_between = any(each.index > later.index for each in backwards) and not _gets_output_of_model(call)
+        if backwards and depends is not False and (is_between or (stepped and depends)):
             mode: Any = before[-1].node
             end = source.text.span(mode.func)[1]
             is_eval = isinstance(mode.func, ast.Attribute) and mode.func.attr == "eval"
@@ -336,7 +340,13 @@ def _find_trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
                 node=before[-1].node,
                 related=((call.node, "the call that is trained on"), (later.node, "set to train mode here")),
                 fix=Fix((edit,), safe=True, description="Train in train mode") if edit else None,
+                severity=None if depends and stepped else Severity.WARNING,
             )
+
+
+def _gets_output_of_model(call: Op) -> bool:
+    """Return True for a call on the output of another model, which may be the one that is trained, as a generator."""
+    return any(each.kind is ValueKind.MODEL for value in call.inputs for each in value.autograd_graph())
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
@@ -438,7 +448,9 @@ def _ends_pass(mode: Op, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    required_words=tuple(f"{words}|not self.training" for words in ("eval", "step(|.train\n", "backward(|.train\n")),
+    required_words=tuple(
+        f"{words}|not self.training" for words in ("eval", "step(|.train(|.train\n", "backward(|.train\n")
+    ),
     find=find_all,
 )
 

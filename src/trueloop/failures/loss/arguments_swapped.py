@@ -23,7 +23,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a loss whose target was computed by a model with gradients and whose input was not,
     if the input consists of zeros and ones or the target has values outside 0 to 1. It does not read values on a GPU.
-    The linter reports the same if the labels are created in the file, or if the target is the raw output of a model.
+    The linter reports the same if the labels are created in the file, also as a list of zeros and ones, or if the
+    target is the raw output of a model.
     Or a function of the program, such as a quantile loss, has parameters that are called prediction and target, and a
     call passes what a model returned as the second one.
 
@@ -42,13 +43,13 @@ from typing import Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.activations import VIEWS, is_affine
+from trueloop.analysis.queries.activations import SIGMOID, VIEWS, is_affine
 from trueloop.analysis.queries.batch_loops import is_label, without_conversions
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import computed_from, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LossArgumentsSwapped
 
@@ -72,6 +73,7 @@ LABELS: Final = frozenset(
         *(f"{owner}.{word}" for owner in ("torch", "torch.Tensor") for word in ("eq", "ne", "gt", "ge", "lt", "le")),
     )
 )
+_CREATING: Final = frozenset(("torch.tensor", "torch.FloatTensor"))
 NAMED: Final = frozenset((
     "torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss", "torch.nn.functional.cross_entropy",
     "torch.nn.functional.nll_loss",
@@ -127,7 +129,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=f"`{ast.unparse(loss.node.func)}` gets the prediction as its target: pass it first.",
                 node=loss.node,
                 related=((target.node, "the prediction"),),
-                fix=_swap_arguments(source, loss),
+                fix=None if _has_sigmoid_too_many(loss, target) else _swap_arguments(source, loss),
             )
 
 
@@ -207,7 +209,22 @@ def _is_data(value: AbstractValue) -> bool:
 def _is_labels(value: AbstractValue) -> bool:
     while value.sources and not value.union and (value.name in CASTS or isinstance(value.node, ast.Subscript)):
         value = value.sources[0]
-    return value.name in LABELS
+    return value.name in LABELS or (value.name in _CREATING and _is_binary(value.node))
+
+
+def _is_binary(node: ast.AST) -> bool:
+    """Return True for a call with a list of zeros and ones, in which both occur: ``torch.tensor([[1., 0.]])``."""
+    data = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    if not isinstance(data, ast.List | ast.Tuple):
+        return False
+    parts = [each for each in walk(data) if not isinstance(each, ast.List | ast.Tuple | ast.expr_context)]
+    return {each.value if isinstance(each, ast.Constant) else None for each in parts} == {0, 1}
+
+
+def _has_sigmoid_too_many(loss: Op, target: AbstractValue) -> bool:
+    """Return True if the loss also applies a sigmoid to a prediction that has one, so that swapping is not enough."""
+    origin = target.origin(VIEWS)
+    return "ogits" in loss.name and origin is not None and origin.name in SIGMOID
 
 
 def _is_raw_output(value: AbstractValue) -> bool:

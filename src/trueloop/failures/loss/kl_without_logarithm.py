@@ -27,7 +27,7 @@ How it is detected
     In a run, the sanitizer reports a ``kl_div`` whose input is the direct result of a softmax, sigmoid, ReLU, linear
     layer or convolution; reshaping and changes of the dtype in between do not matter. The linter reports the same if
     this layer or function is in the same file, and a target that comes directly from a log-softmax or logarithm without
-    ``log_target=True``, or from a softmax or sigmoid with it.
+    ``log_target=True``, or from a softmax or sigmoid with it. It also reports the logarithm of a logarithm as input.
 
 References
     torch.nn.KLDivLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
@@ -41,7 +41,16 @@ from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.activations import LOG_SOFTMAX, RELU, SIGMOID, SOFTMAX, VIEWS, is_affine
+from trueloop.analysis.queries.activations import (
+    LOG,
+    LOG_SOFTMAX,
+    RELU,
+    SIGMOID,
+    SOFTMAX,
+    VIEWS,
+    is_affine,
+    is_logarithm_twice,
+)
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -49,7 +58,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.tracing.events import BackwardLosses
 
 LOSSES = frozenset(("torch.nn.KLDivLoss", "torch.nn.functional.kl_div"))
-LOGARITHMS = frozenset(("torch.log", "torch.Tensor.log", "torch.nn.functional.logsigmoid", "torch.nn.LogSigmoid"))
+LOGARITHMS = LOG | {"torch.nn.functional.logsigmoid", "torch.nn.LogSigmoid"}
 LINEAR = frozenset(("addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"))
 NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "exp"))
 
@@ -82,9 +91,18 @@ class Detector(BaseDetector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each KL divergence whose input comes directly from an activation or layer without a logarithm."""
     for loss in source.ops(OpKind.LOSS):
-        if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
+        if loss.name not in LOSSES or not loss.inputs:
             continue
         origin = loss.inputs[0].origin(VIEWS)
+        if origin is not None and is_logarithm_twice(origin):
+            yield Hit(
+                message="The input of `kl_div` is the logarithm of a logarithm, which is NaN for every probability.",
+                node=loss.node,
+                related=((origin.node, "the second logarithm"), (origin.sources[0].node, "the first one")),
+            )
+            continue
+        if loss.result and NO_GRAPH in loss.result.facts:
+            continue
         if origin is None or not (origin.name in SOFTMAX | SIGMOID | RELU or is_affine(origin)):
             yield from _wrong_target(source, loss)
             continue
@@ -97,6 +115,8 @@ def _wrong_target(source: SourceFile, loss: Op) -> Iterator[Hit]:
     """Yield a KL divergence whose target is a logarithm without ``log_target=True``, or the other way round."""
     origin = loss.inputs[1].origin(VIEWS | {"detach"}) if len(loss.inputs) > 1 else None
     argument = loss.arguments.get("log_target") or loss.arguments.get("5")
+    if any("log_target" in each.arguments for each in loss.subject.union):
+        return  # one of several losses
     log_target = False if argument is None else argument.constant()
     if origin is None or not isinstance(log_target, bool):
         return

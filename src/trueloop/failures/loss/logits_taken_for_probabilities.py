@@ -32,7 +32,8 @@ How it is detected
     after a sigmoid or softmax. It reports a ``CTCLoss`` if the probabilities of fewer than one in ten frames add up to
     1. It also reports an ``NLLLoss`` that got values above 0 three times, and a ``BCEWithLogitsLoss`` whose first 256
     values were all between 0 and 1. The linter finds the operation if the layer, the model and the loss are in one
-    program.
+    program, and reports the logarithm of a logarithm before ``NLLLoss`` and ``CTCLoss``. If a file creates one loss on
+    logits and one model that ends in a sigmoid or softmax, and calls neither, it reports a warning.
 
 References
     torch.nn.NLLLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
@@ -48,7 +49,16 @@ from dataclasses import dataclass
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, is_affine, remove_activation_fix
+from trueloop.analysis.queries.activations import (
+    RELU,
+    SIGMOID,
+    SOFTMAX,
+    VIEWS,
+    is_affine,
+    is_logarithm_twice,
+    remove_activation_fix,
+)
+from trueloop.analysis.queries.uncalled_losses import uncalled_loss
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -84,6 +94,7 @@ KINDS = {
     "torch.nn.BCEWithLogitsLoss": "bce_with_logits",
     "torch.nn.functional.binary_cross_entropy_with_logits": "bce_with_logits",
 }
+ON_LOGITS = frozenset(name for name, kind in KINDS.items() if kind == "bce_with_logits")
 CROSS_ENTROPY = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 EXP = frozenset({"torch.exp", "torch.Tensor.exp"})
 FOR_LOGITS = {
@@ -215,6 +226,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         origin = loss.inputs[0].origin(VIEWS, items=True)
         operation = "" if origin is None else _operation_name(origin)
         mismatch = scale_mismatch(kind, operation)
+        if origin is not None and kind in LOGARITHMIC and is_logarithm_twice(origin):
+            function, fix = LOGARITHMIC[kind]
+            mismatch = f"`{function}` gets the logarithm of a logarithm, which is NaN for every probability.", fix
         if origin is not None and mismatch:
             has_extra_activation = kind == "bce_with_logits"
             yield Hit(
@@ -243,6 +257,25 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 fix=remove_activation_fix(source, origin, "sigmoid"),
                 severity=Severity.WARNING,
             )
+    yield from _never_called(source)
+
+
+def _never_called(source: SourceFile) -> Iterator[Hit]:
+    """Yield the loss on logits that a file creates next to one model with probabilities as output, and never calls."""
+    pair = uncalled_loss(source, ON_LOGITS | CROSS_ENTROPY)
+    operation = "" if pair is None else _operation_name(pair.origin)
+    if pair is None or operation not in ("sigmoid", "softmax"):
+        return
+    if pair.loss.name in CROSS_ENTROPY and operation == "softmax":
+        return  # LOS001
+    yield Hit(
+        message=f"`{ast.unparse(pair.loss.node.func)}` expects logits, but the model of this file ends in a "
+        f"{operation}.",
+        node=pair.loss.node,
+        related=((pair.origin.node, f"the {operation}"), (pair.model.node, "the model")),
+        fix=remove_activation_fix(source, pair.origin, operation),
+        severity=Severity.WARNING,
+    )
 
 
 def _operation_name(origin: AbstractValue) -> str:

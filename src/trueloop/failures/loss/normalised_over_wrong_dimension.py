@@ -26,9 +26,9 @@ How it is detected
     In a run, the sanitizer reports an ``nll_loss`` whose input comes from a ``log_softmax``, or from the logarithm of a
     softmax, over another dimension than the classes, with nothing but reshapes in between. The linter reports a softmax
     or log-softmax with ``dim=0`` of a linear layer's result, directly before a loss or at the end of a model in the
-    same file, if the model gets whole batches: of a loader with a batch size above 1, a slice of a tensor, or a tensor
-    that is created with two sizes. It also reports a softmax whose result is summed over the same dimension for each
-    class, as in a Dice loss: such a sum does not depend on the model.
+    same file, if the model gets whole batches: of a loader with a batch size above 1, a slice of a tensor, ``x[i:i+n]``
+    in a loop over ``range(0, len(x), n)``, or a tensor that is created with two sizes. It also reports a softmax whose
+    result is summed over the same dimension for each class, as in a Dice loss: such a sum does not depend on the model.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -48,6 +48,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import LOG_SOFTMAX, SOFTMAX, layer_before
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.possible_values import loops_around
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, integer, nodes_in
@@ -86,13 +87,19 @@ class Detector(BaseDetector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loss whose input is normalised over the samples of a batch."""
-    for loss in source.ops(OpKind.LOSS):
+    created = [each for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.LOSS]  # nn.NLLLoss(z, y)
+    for loss in (*source.ops(OpKind.LOSS), *created):
         value = loss.inputs[0] if loss.inputs else None
         softmax = None if value is None else value.origin()
         if softmax is None or value is None or softmax.name not in SOFTMAX | LOG_SOFTMAX:
             continue
         layer = layer_before(softmax)
-        if layer is None or layer.name != "torch.nn.Linear" or _dimension(softmax) != 0 or not _is_batched(value):
+        if (
+            layer is None
+            or layer.name != "torch.nn.Linear"
+            or _dimension(softmax) != 0
+            or not _is_batched(source, value)
+        ):
             continue
         call = softmax.node
         number = next((each for each in nodes_in(call, ast.Constant) if each.value == 0), None)
@@ -163,7 +170,7 @@ def _dimension(softmax: AbstractValue) -> object:
     return None if dim is None else dim.constant()
 
 
-def _is_batched(value: AbstractValue) -> bool:
+def _is_batched(source: SourceFile, value: AbstractValue) -> bool:
     """Return True if a tensor is certainly computed from whole batches, of which no single sample is taken."""
     found = False
     for each in value.ancestors():
@@ -181,7 +188,24 @@ def _is_batched(value: AbstractValue) -> bool:
             found |= isinstance(index, ast.Slice) or (
                 len(sizes) == 2 and all(isinstance(n, int) and n > 1 for n in sizes)
             )
+        elif each.kind is ValueKind.UNKNOWN:
+            found |= isinstance(each.node, ast.Subscript) and _is_slice_of_batches(source, each.node)
     return found
+
+
+def _is_slice_of_batches(source: SourceFile, node: ast.Subscript) -> bool:
+    """Return True for ``x[i : i + n]`` in a loop over ``range(0, len(x), n)``, of whatever kind of data."""
+    match node.slice:
+        case ast.Slice(lower=ast.Name(id=name), upper=ast.BinOp(left=ast.Name(id=other), op=ast.Add(), right=size)):
+            pass
+        case _:
+            return False
+    for loop in loops_around(source, node):
+        ranges = [each for each in nodes_in(loop.iter, ast.Call) if last_name(each.func) in ("range", "trange")]
+        steps = [ast.unparse(each.args[2]) for each in ranges if len(each.args) == 3]
+        if isinstance(loop.target, ast.Name) and loop.target.id == name == other and ast.unparse(size) in steps:
+            return True
+    return False
 
 
 def _is_sample(value: AbstractValue) -> bool:

@@ -26,7 +26,8 @@ How it is detected
     are classes; reshaping and changes of the dtype in between do not matter. The linter reports a softmax over the last
     or the second dimension directly before the loss, at the end of a model, or in a method of it such as
     ``predict_proba``. The loss may come from a function, a dictionary, or a registry that decorators fill. It also
-    reports ``Categorical(logits=p)`` of a policy, where p comes from a softmax.
+    reports ``Categorical(logits=p)`` of a policy, where p comes from a softmax, and a file that creates one loss and
+    one model that ends in a softmax, and calls neither.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -41,6 +42,7 @@ from trueloop.analysis.abstract_value import FORWARD_RESULT, NO_GRAPH, AbstractV
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, remove_activation_fix
 from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.uncalled_losses import uncalled_loss
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
@@ -102,6 +104,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
             severity=Severity.WARNING if is_measured else None,
         )
     yield from _probabilities_as_logits(source)
+    pair = uncalled_loss(source, LOSSES)
+    if pair is not None and pair.origin.name in SOFTMAX and _is_over_classes(pair.origin, direct=True):
+        yield Hit(
+            message=f"`{ast.unparse(pair.loss.node.func)}` applies a softmax, but the model of this file ends in one.",
+            node=pair.loss.node,
+            related=((pair.origin.node, "the first softmax"), (pair.model.node, "the model")),
+            fix=remove_activation_fix(source, pair.origin, "softmax"),
+            severity=Severity.WARNING,
+        )
 
 
 def _probabilities_as_logits(source: SourceFile) -> Iterator[Hit]:

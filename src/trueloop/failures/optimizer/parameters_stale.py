@@ -23,13 +23,16 @@ How it is detected
     In a run, the sanitizer reports an optimizer if two things are true in three successive steps: some of its
     parameters belong to no model that is called and get no gradients, and parameters of a called model get gradients,
     are in no optimizer and do not change. The linter reports a layer, a parameter or a model that is replaced after the
-    optimizer was built, if no new optimizer is built for it.
+    optimizer was built, if no new optimizer is built for it. It also reports, as a warning, a loss that is computed
+    with a ``deepcopy`` of a model which a loop or function makes, calls and discards, while the step updates another
+    model.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
     torch.nn.Module.load_state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 """
 
+import ast
 import weakref
 from collections.abc import Iterator, Set
 from types import CodeType
@@ -38,6 +41,7 @@ from typing import Any
 from trueloop.analysis.abstract_value import MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
+from trueloop.analysis.queries.trained_copies import trained_copies
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few
@@ -200,7 +204,23 @@ def _sets_by_hand(operation: Op) -> bool:
     return any(inner.kind is ValueKind.PARAMETERS for each in subjects for inner in each.ancestors())
 
 
-RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and steps of a model of which the loss was computed with a copy."""
+    found = list(find(source))
+    yield from found
+    for each in trained_copies(source):
+        if all(hit.node is not each.step for hit in found):
+            copy, original = ast.unparse(each.copy), ast.unparse(each.copy.args[0])
+            yield Hit(
+                message=f"`{ast.unparse(each.step)}` gets no gradient of this loss: it was computed with "
+                f"`{copy}`, whose gradients nothing reads, and `{original}` has none.",
+                node=each.step,
+                related=((each.copy, "the copy"), (each.backward.node, "the backward pass")),
+                severity=Severity.WARNING,
+            )
+
+
+RULE = Rule(required_words=("torch|deepcopy", "optim|deepcopy", "backward(", ".step("), find=find_all)
 
 BAD = """
 import torch

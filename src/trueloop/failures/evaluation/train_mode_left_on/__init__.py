@@ -30,7 +30,7 @@ How it is detected
     dropout or BatchNorm layers that is trained and then evaluated on another loader without gradients, in a program
     that never sets eval mode, or sets it only before or after a loop that sets train mode, trains and evaluates. It
     also reports ``model.eval`` without parentheses, and a method ``train(self, mode=True)`` that calls
-    ``super().train()`` without ``mode``.
+    ``super().train()`` without ``mode``. In a fragment without imports that sets no mode, an evaluation is a note.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -69,6 +69,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix, nodes_in
+from trueloop.failures.evaluation.train_mode_left_on.fragments import judged_without_mode
 from trueloop.failures.evaluation.train_mode_left_on.judged_outputs import judged_calls
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -169,8 +170,16 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and each ``model.eval`` without a call."""
     consequence = "the model stays in train mode"
     hits = list(uncalled(source, "eval", consequence, "train", "", "parameters", "to", "state_dict"))
-    yield from hits or find(source)
+    hits = hits or list(find(source))
+    yield from hits
     yield from _modes_ignored(source)
+    for call in () if hits else judged_without_mode(source):
+        yield Hit(
+            message=f"`{ast.unparse(call)}` judges a model without `eval()`: with dropout or BatchNorm layers, train "
+            "mode, which is the default, gives other results.",
+            node=call,
+            severity=Severity.NOTE,
+        )
 
 
 def _modes_ignored(source: SourceFile) -> Iterator[Hit]:
@@ -316,7 +325,7 @@ def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
 
 RULE = Rule(
     required_words=tuple(
-        f"{words}|load_state_dict|.eval\n|.eval  #|super().train("
+        f"{words}|load_state_dict|.eval\n|.eval  #|super().train(|no_grad&oader|inference_mode&oader"
         for words in ("backward", "step(", "no_grad|inference_mode|set_grad_enabled|DataLoader")
     ),
     find=find_all,
