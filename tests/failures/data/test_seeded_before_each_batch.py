@@ -99,8 +99,183 @@ def make_batch(n):
     return x, x.sum(1, keepdim=True)
 """
     + LOOP,
+    "a generator with the seed of a setting, and gradients of a function": """
+from dataclasses import dataclass
+from torch.func import functional_call, grad_and_value
+@dataclass
+class Settings:
+    seed: int = 3
+def corrupt(samples, settings):
+    generator = torch.Generator().manual_seed(settings.seed){lint}
+    rows = torch.randint(len(samples), (32,), generator=generator)
+    noise = torch.randn(32, 8, generator=generator)
+    return samples[rows] + noise, noise
+def objective(weights, x, noise):
+    return ((functional_call(model, weights, (x,)) - noise) ** 2).mean()
+weights = {key: each.detach() for key, each in model.named_parameters()}
+differentiate = grad_and_value(objective)
+settings = Settings()
+for step in range(20):
+    slopes, loss = differentiate(weights, *corrupt(data, settings))
+    weights = {key: each - 0.01 * slopes[key] for key, each in weights.items()}
+""",
+    "a method of a class": """
+class Fitter:
+    def __init__(self, seed=5):
+        self.seed = seed
+    def batch(self):
+        generator = torch.Generator()
+        generator.manual_seed(self.seed){lint}
+        rows = torch.randperm(len(data), generator=generator)[:16]
+        return data[rows], labels[rows]
+    def step(self):
+        x, y = self.batch()
+        loss = F.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    def fit(self):
+        for _ in range(20):
+            self.step()
+Fitter().fit()
+""",
+    "gradients of torch.autograd.grad": """
+def noise_levels(count, settings):
+    return random.Random(settings["seed"]).choices(range(10), k=count){lint}
+options = {"seed": 4}
+weights = list(model.parameters())
+for step in range(20):
+    levels = torch.tensor(noise_levels(200, options)) / 10
+    loss = F.mse_loss(model(data * levels[:, None]), labels)
+    slopes = torch.autograd.grad(loss, weights)
+    with torch.no_grad():
+        for weight, slope in zip(weights, slopes):
+            weight -= 0.01 * slope
+""",
+    "a closure": """
+def batches_of(size, seed):
+    def draw():
+        rng = np.random.default_rng(seed){lint}
+        rows = rng.integers(0, 200, size)
+        return data[rows], labels[rows]
+    return draw
+draw = batches_of(16, 8)
+for step in range(20):
+    x, y = draw()
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "a generator function": """
+def stream(size, seed=1):
+    while True:
+        rows = torch.randint(200, (size,), generator=torch.Generator().manual_seed(seed)){lint}
+        yield data[rows], labels[rows]
+for step, (x, y) in enumerate(stream(16)):
+    update(x, y)
+    if step == 20:
+        break
+""",
+    "noise in a function that the step calls": """
+def jitter(x, scale):
+    rng = torch.Generator().manual_seed(11){lint}
+    return x + scale * torch.randn(x.shape, generator=rng)
+for step in range(20):
+    rows = torch.randint(200, (32,))
+    y = labels[rows]
+    noisy = jitter(data[rows], 0.1)
+    loss = F.mse_loss(model(noisy), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
 }
 CORRECT = {
+    "a generator that goes on": """
+def draw(generator):
+    rows = torch.randint(200, (32,), generator=generator)
+    return data[rows], labels[rows]
+generator = torch.Generator().manual_seed(0)
+for step in range(20):
+    loss = F.mse_loss(*map(lambda pair: pair, [model(draw(generator)[0]), draw(generator)[1]]))
+    x, y = draw(generator)
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "a seed from the number of the step in a class": """
+class Source:
+    def __init__(self, seed):
+        self.seed = seed
+        self.drawn = 0
+    def draw(self):
+        self.drawn += 1
+        generator = torch.Generator().manual_seed(self.seed + self.drawn)
+        rows = torch.randint(200, (32,), generator=generator)
+        return data[rows], labels[rows]
+source = Source(3)
+for _ in range(20):
+    x, y = source.draw()
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "the same split in each epoch": """
+def split(x, y, seed=0):
+    order = np.random.default_rng(seed).permutation(len(x))
+    return x[order[:150]], y[order[:150]], x[order[150:]], y[order[150:]]
+for epoch in range(20):
+    x, y, held_out_x, held_out_y = split(data, labels)
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    "a fixed projection and a fixed mask": """
+def project(x):
+    weight = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    return x @ weight
+def hide(x):
+    mask = torch.rand(8, generator=torch.Generator().manual_seed(0)) < 0.5
+    return x * mask
+for step in range(20):
+    rows = torch.randint(200, (32,))
+    optimizer.zero_grad()
+    F.mse_loss(model(hide(project(data[rows]))), labels[rows]).backward()
+    optimizer.step()
+""",
+    "a batch of the same function to train and to evaluate": """
+def draw(generator):
+    rows = torch.randint(200, (32,), generator=generator)
+    return data[rows], labels[rows]
+generator = torch.Generator().manual_seed(0)
+for step in range(20):
+    x, y = draw(generator)
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        x, y = draw(torch.Generator().manual_seed(0))
+        print(F.mse_loss(model(x), y).item())
+""",
+    "a seed for each epoch in a function": """
+def epoch_batches(epoch):
+    rng = np.random.default_rng((5, epoch))
+    for rows in np.array_split(rng.permutation(200), 10):
+        yield data[rows], labels[rows]
+for epoch in range(4):
+    for x, y in epoch_batches(epoch):
+        update(x, y)
+""",
+    "the same order in each pass": """
+def batches(seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(10):
+        rows = rng.integers(0, 200, 20)
+        yield data[rows], labels[rows]
+for epoch in range(2):
+    for x, y in batches(seed=epoch):
+        update(x, y)
+""",
     "a seed that each call gets": """
 def draw(size, seed=0):
     rng = np.random.RandomState(seed)
@@ -196,6 +371,23 @@ for epoch in range(4):
         update(data[rows], labels[rows])
 """,
 }
+BY_HAND = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+def noisy(count):
+    torch.manual_seed(2)  # <- DAT024
+    return torch.randn(count, 8)
+for step in range(40):
+    x = noisy(16)
+    F.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight -= 0.01 * weight.grad
+            weight.grad = None
+"""
 MARK = "  # <- DAT024"
 RUN = {name: script for name, script in FAULTY.items() if "{run}" in script}
 LINT = {name: script for name, script in FAULTY.items() if "{lint}" in script}
@@ -219,3 +411,8 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+def test_updates_without_an_optimizer_are_counted(run_reports, lint_reports):
+    run_reports(BY_HAND)
+    lint_reports(BY_HAND)

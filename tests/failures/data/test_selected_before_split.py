@@ -156,6 +156,116 @@ X_train, X_test, y_train, y_test = train_test_split(X, y)
 }
 
 
+FAULTY |= {
+    "a map from another function": """
+def add_rates(frame):
+    rates = frame.groupby("agent")["churn"].mean()
+    frame["agent_rate"] = frame["agent"].map(rates)
+    return frame
+def load(path):
+    frame = add_rates(pd.read_csv(path))
+    fit, rest = train_test_split(frame, stratify=frame["churn"])
+    return torch.tensor(fit.values), torch.tensor(rest.values)
+""".replace(
+        "frame = add_rates(pd.read_csv(path))", "frame = pd.read_csv(path)\n    frame = add_rates(frame)  # <- DAT020"
+    ),
+    "fitted on the whole table in each fold": """
+def rates(fit_on, rows, column):
+    total = np.bincount(fit_on[column], weights=fit_on["sold"], minlength=50)
+    count = np.bincount(fit_on[column], minlength=50)
+    return (total / count)[rows[column]]
+def fold(table, tr_idx, va_idx):
+    tr, va = table.iloc[tr_idx], table.iloc[va_idx]
+    tr["rate"] = rates(table, tr, "shop")  # <- DAT020
+    va["rate"] = rates(tr, va, "shop")
+    return tr, va, roc_auc_score(va["sold"], va["rate"])
+""",
+    "arrays": """
+def load(shop, price, labels):
+    totals = np.bincount(shop, weights=labels)  # <- DAT020
+    rate = totals / np.bincount(shop)
+    x = torch.tensor(np.stack([price, rate[shop]], 1))
+    return train_test_split(x, labels)
+""",
+    "a comprehension": """
+y = frame["sold"].values
+rate = {each: y[shop == each].mean() for each in np.unique(shop)}  # <- DAT020
+x = np.array([rate.get(each) for each in shop])
+fit(x[train_idx], y[train_idx])
+print(score(x[test_idx], y[test_idx]))
+""",
+    "merged": """
+def load(frame):
+    means = frame.groupby("shop")[["label"]].mean().reset_index()  # <- DAT020
+    frame = frame.merge(means, on="shop")
+    for fit, rest in KFold(5).split(frame):
+        yield frame.iloc[fit], frame.iloc[rest]
+""",
+    "a pivot table": """
+def load(frame):
+    means = pd.pivot_table(frame, values="target", index="shop")["target"]  # <- DAT020
+    x = torch.tensor(frame["shop"].map(means).values)
+    return train_test_split(x, frame["target"])
+""",
+}
+CORRECT |= {
+    "out of fold": """
+def encode(fit_on, rows, column):
+    means = fit_on.groupby(column)["target"].mean()
+    return rows[column].map(means)
+def out_of_fold(frame, column):
+    result = np.zeros(len(frame))
+    for a, b in KFold(5).split(frame):
+        result[b] = encode(frame.iloc[a], frame.iloc[b], column)
+    return result
+def load(frame):
+    train, test = train_test_split(frame)
+    return out_of_fold(train, "shop"), encode(train, test, "shop")
+""",
+    "fitted on the rows of the fold": """
+def rates(fit_on, rows, column):
+    total = np.bincount(fit_on[column], weights=fit_on["sold"], minlength=50)
+    count = np.bincount(fit_on[column], minlength=50)
+    return (total / count)[rows[column]]
+def fold(table, tr_idx, va_idx):
+    tr, va = table.iloc[tr_idx], table.iloc[va_idx]
+    tr["rate"] = rates(tr, tr, "shop")
+    va["rate"] = rates(tr, va, "shop")
+    return tr, va, roc_auc_score(va["sold"], va["rate"])
+""",
+    "the mean of an input of each group": """
+def load(frame, y):
+    means = frame.groupby("shop")["price"].mean()
+    frame["price_mean"] = frame["shop"].map(means)
+    return train_test_split(frame, y)
+""",
+    "means of earlier rows": """
+def load(frame):
+    frame = frame.sort_values("day")
+    frame["rate"] = frame.groupby("shop")["target"].transform(lambda each: each.shift().expanding().mean())
+    return train_test_split(frame, shuffle=False)
+""",
+    "means that are only shown": """
+def load(frame):
+    print(frame.groupby("shop")["target"].mean())
+    means = frame.groupby("shop")["target"].mean()
+    means.plot()
+    return train_test_split(frame)
+""",
+    "all rows are trained on": """
+def load(frame):
+    means = frame.groupby("shop")["target"].mean()
+    return frame["shop"].map(means), frame["target"]
+""",
+    "the rows of one side": """
+def load(shop, labels, cut):
+    rate = np.bincount(shop[:cut], weights=labels[:cut]) / np.bincount(shop[:cut])
+    x = torch.tensor(rate[shop])
+    return x[:cut], x[cut:], train_test_split(labels)
+""",
+}
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)

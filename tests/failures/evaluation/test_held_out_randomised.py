@@ -143,3 +143,248 @@ def test_correct_programs_are_not_reported(lint_is_clean, script):
 def test_lint_reports_the_evaluation_loader(lint_reports, name):
     (found,) = lint_reports(HEAD + BROKEN[name], fixes=False)
     assert "of the training samples" in found.message
+
+
+VIEWS = """
+import random
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset
+from torchvision import datasets, transforms
+
+class Pictures(Dataset):
+    def __init__(self, x, y, rows, {parameter}):
+        self.x, self.y, self.rows, self.augment = x, y, rows, augment
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, i):
+        picture = self.x[self.rows[i]]
+        if self.augment:
+            picture = move(picture)
+        return picture, self.y[self.rows[i]]
+
+def move(picture):
+    return torch.roll(picture, random.randint(-2, 2), dims=-1)
+
+x, y = torch.rand(100, 1, 8, 8), torch.randint(10, (100,))
+order = torch.randperm(100)
+"""
+SHARED = {
+    "a dictionary of options": (
+        "augment=False",
+        """
+options = {"augment": True}
+train_set = Pictures(x, y, order[:80], **options)
+valid_set = Pictures(x, y, order[80:], **options)  # <- EVL005
+""",
+    ),
+    "the default": (
+        "augment=True",
+        """
+parts = {"train": Pictures(x, y, order[:80]), "test": Pictures(x, y, order[80:])}  # <- EVL005
+""",
+    ),
+    "one setting for both": (
+        "augment",
+        """
+def loaders(args):
+    train_loader = DataLoader(Pictures(x, y, order[:80], args.augment), batch_size=8)
+    val_loader = DataLoader(Pictures(x, y, order[80:], args.augment), batch_size=8)  # <- EVL005
+    return train_loader, val_loader
+""",
+    ),
+    "a factory": (
+        "augment=False",
+        """
+def make(rows, size=8):
+    dataset = Pictures(x, y, rows, augment=True)
+    return DataLoader(dataset, batch_size=size)
+train, held_out = make(order[:80]), make(order[80:])  # <- EVL005
+""",
+    ),
+    "a flag of a factory": (
+        "augment",
+        """
+def make(rows, augment=True):
+    return DataLoader(Pictures(x, y, rows, augment), batch_size=8)
+train_data = make(order[:80])
+eval_data = make(order[80:])  # <- EVL005
+""",
+    ),
+    "a comprehension": (
+        "augment",
+        """
+rows = {"train": order[:80], "valid": order[80:]}
+views = {name: Pictures(x, y, each, augment=True) for name, each in rows.items()}  # <- EVL005
+""",
+    ),
+    "methods of a data module": (
+        "augment=False",
+        """
+class Data:
+    def train_dataloader(self):
+        return DataLoader(Pictures(x, y, order[:80], augment=True), batch_size=8)
+    def val_dataloader(self):
+        return DataLoader(Pictures(x, y, order[80:], augment=True), batch_size=8)  # <- EVL005
+""",
+    ),
+    "a function": (
+        "augment",
+        """
+def batch(rows, jitter=True):
+    pictures = x[rows]
+    if jitter:
+        pictures = pictures + 0.1 * torch.randn_like(pictures)
+    return pictures, y[rows]
+train_x, train_y = batch(order[:80])
+for step in range(3):
+    train_batch = batch(order[:80])
+    val_batch = batch(order[80:])  # <- EVL005
+""",
+    ),
+    "transforms of torchvision": (
+        "augment",
+        """
+flip = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+train_set = datasets.CIFAR10(".", train=True, transform=flip)
+test_set = datasets.CIFAR10(".", train=False, transform=flip)  # <- EVL005
+""",
+    ),
+    "a function that makes transforms": (
+        "augment",
+        """
+def build(train=True):
+    steps = [transforms.ToTensor()]
+    if train:
+        steps = [transforms.RandomCrop(28), *steps]
+    return transforms.Compose(steps)
+train_transform = build()
+val_transform = build()  # <- EVL005
+""",
+    ),
+}
+NOT_SHARED = {
+    "off for the held-out part": (
+        "augment=True",
+        """
+train_set = Pictures(x, y, order[:80])
+valid_set = Pictures(x, y, order[80:], augment=False)
+""",
+    ),
+    "options that are overwritten": (
+        "augment=False",
+        """
+options = {"augment": True}
+train_set = Pictures(x, y, order[:80], **options)
+valid_set = Pictures(x, y, order[80:], **{**options, "augment": False})
+""",
+    ),
+    "options that change": (
+        "augment=False",
+        """
+options = {"augment": True}
+train_set = Pictures(x, y, order[:80], **options)
+options["augment"] = False
+valid_set = Pictures(x, y, order[80:], **options)
+""",
+    ),
+    "augmentation at test time": (
+        "augment=False",
+        """
+train_set = Pictures(x, y, order[:80], augment=True)
+tta_test_set = Pictures(x, y, order[80:], augment=True)
+""",
+    ),
+    "switched off afterwards": (
+        "augment=False",
+        """
+train_set = Pictures(x, y, order[:80], augment=True)
+valid_set = Pictures(x, y, order[80:], augment=True)
+valid_set.augment = False
+""",
+    ),
+    "depends on the part": (
+        "augment",
+        """
+views = {name: Pictures(x, y, rows, augment=name == "train") for name, rows in
+         {"train": order[:80], "valid": order[80:]}.items()}
+""",
+    ),
+    "two training sets": (
+        "augment",
+        """
+train_set = Pictures(x, y, order[:40], augment=True)
+extra_train_set = Pictures(x, y, order[40:], augment=True)
+""",
+    ),
+    "two views": (
+        "augment=False",
+        """
+class Pairs(Dataset):
+    def __init__(self, x, twice=True):
+        self.x, self.twice = x, twice
+    def __getitem__(self, i):
+        a = b = self.x[i]
+        if self.twice:
+            a, b = move(a), move(b)
+        return a, b
+train_pairs, valid_pairs = Pairs(x[:80]), Pairs(x[80:])
+""",
+    ),
+    "a denoising task": (
+        "augment=False",
+        """
+class Noisy(Dataset):
+    def __init__(self, x, corrupted=True):
+        self.x, self.corrupted = x, corrupted
+    def __getitem__(self, i):
+        noisy = clean = self.x[i]
+        if self.corrupted:
+            noisy = noisy + torch.randn_like(noisy)
+        return noisy, clean
+train_data, test_data = Noisy(x[:80]), Noisy(x[80:])
+""",
+    ),
+    "random windows of a text": (
+        "augment=False",
+        """
+class Windows(Dataset):
+    def __init__(self, text, anywhere=True):
+        self.text, self.anywhere = text, anywhere
+    def __getitem__(self, i):
+        if self.anywhere:
+            i = random.randint(0, 50)
+        return self.text[i:i + 8], self.text[i + 1:i + 9]
+train_data, val_data = Windows(y[:80]), Windows(y[80:])
+""",
+    ),
+    "the order of a loader": (
+        "augment=False",
+        """
+def loader(data, train=True):
+    order = torch.arange(len(data))
+    if train:
+        order = order[torch.randperm(len(data))]
+    return data[order], len(data)
+train_loader, val_loader = loader(x[:80]), loader(x[80:])
+""",
+    ),
+    "other transforms": (
+        "augment",
+        """
+flip = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+train_set = datasets.CIFAR10(".", train=True, transform=flip)
+test_set = datasets.CIFAR10(".", train=False, transform=transforms.ToTensor())
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parameter", "script"), SHARED.values(), ids=SHARED)
+def test_shared_options_are_reported(lint_reports, parameter, script):
+    lint_reports(VIEWS.replace("{parameter}", parameter) + script)
+
+
+@pytest.mark.parametrize(("parameter", "script"), NOT_SHARED.values(), ids=NOT_SHARED)
+def test_other_options_are_not_reported(lint_is_clean, parameter, script):
+    lint_is_clean(VIEWS.replace("{parameter}", parameter) + script, "EVL005")

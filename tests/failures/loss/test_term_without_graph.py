@@ -242,3 +242,155 @@ def test_lint_reports_a_gradient_penalty_without_graph(lint_reports, penalty, op
 )
 def test_lint_accepts_other_derivatives(lint_is_clean, option, penalty):
     lint_is_clean(PENALTY.replace("OPTION", option).replace("PENALTY", penalty))
+
+
+LINT_HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+model = nn.Linear(8, 4)
+"""
+CUT = {
+    "a number": """
+for a, b, c in batches:
+    out = model(a)
+    aux = F.mse_loss(out[:, 3:], b)
+    loss = F.cross_entropy(out[:, :3], c) + 0.1 * aux.item()  # <- LOS009
+    loss.backward()
+""",
+    "added to the loss later": """
+for a, b, c in batches:
+    out = model(a)
+    loss = F.cross_entropy(out[:, :3], c)
+    smoothness = (out[1:] - out[:-1]).square().mean()
+    loss += lam * float(smoothness)  # <- LOS009
+    loss.backward()
+""",
+    "an entry of a dictionary": """
+def parts_of(out, b, c):
+    return {"class": F.cross_entropy(out[:, :3], c), "rest": F.mse_loss(out[:, 3:], b).detach()}  # <- LOS009
+for a, b, c in batches:
+    terms = parts_of(model(a), b, c)
+    loss = sum(terms.values())
+    loss.backward()
+""",
+    "a function that returns a number": """
+def decay(net):
+    total = sum(p.square().sum() for p in net.parameters())
+    return total.item()  # <- LOS009
+for a, b in batches:
+    data_loss = F.mse_loss(model(a), b)
+    loss = data_loss + 1e-4 * decay(model)
+    loss.backward()
+""",
+    "a list of functions": """
+extra_terms = [lambda net, a: net(a).square().mean(), lambda net, a: net(a).abs().mean()]
+for a, b in batches:
+    loss = F.mse_loss(model(a), b) + sum(term(model, a).item() for term in extra_terms)  # <- LOS009
+    loss.backward()
+""",
+    "a closure and data": """
+def boundary(net):
+    def compute():
+        return net(torch.zeros(1, 8)).square().sum()
+    return compute
+edge = boundary(model)
+for a, b in batches:
+    inner_loss = F.mse_loss(model(a), b)
+    edge_loss = edge()
+    total = inner_loss + weights[1] * edge_loss.data  # <- LOS009
+    total.backward()
+""",
+    "a class": """
+class Objective:
+    def __init__(self, net, weight=0.1):
+        self.net, self.weight = net, weight
+    def compute(self, a, b):
+        out = self.net(a)
+        return F.mse_loss(out, b) + self.weight * float(penalty_of(out))  # <- LOS009
+    def fit(self, batches):
+        for a, b in batches:
+            loss = self.compute(a, b)
+            loss.backward()
+def penalty_of(out):
+    return out.abs().mean()
+""",
+}
+WITH_GRAPH = {
+    "a log": """
+for a, b in batches:
+    loss = F.mse_loss(model(a), b)
+    penalty = model(a).abs().mean()
+    total = loss + 0.1 * penalty
+    total.backward()
+    shown = loss.item() + 0.1 * penalty.item()
+    history += total.item()
+""",
+    "straight through": """
+for a, b in batches:
+    out = model(a)
+    rounded = out + (out.round() - out).detach()
+    loss = F.mse_loss(rounded, b) + 0.1 * rounded.abs().mean()
+    loss.backward()
+""",
+    "a target of temporal differences": """
+for s, r, s2 in batches:
+    goal = r + gamma * model(s2).max(1).values.detach()
+    loss = F.mse_loss(model(s).max(1).values, goal) + 0.01 * model(s).square().mean()
+    loss.backward()
+""",
+    "an advantage": """
+for s, r in batches:
+    value = critic(s)
+    log_p = policy(s)
+    loss = -(log_p * (r - value).detach()).mean() + 0.5 * F.mse_loss(value, r) - log_p.mean() * value.mean().detach()
+    loss.backward()
+""",
+    "the value of a teacher": """
+for a, b in batches:
+    loss = F.mse_loss(model(a), b) + teacher_entropy(a).item()
+    loss.backward()
+""",
+    "a number of the settings": """
+for a, b in batches:
+    loss = F.mse_loss(model(a), b) + float(margin) + float(args.margin)
+    loss.backward()
+""",
+    "a warm-up": """
+for step, (a, b) in enumerate(batches):
+    out = model(a)
+    penalty = out.abs().mean()
+    if step < 100:
+        loss = F.mse_loss(out, b) + penalty.item()
+    else:
+        loss = F.mse_loss(out, b) + penalty
+    loss.backward()
+""",
+    "a value that is shown in the loss": """
+for a, b in batches:
+    loss = F.mse_loss(model(a), b)
+    loss = loss - loss.detach() + 1.0
+    loss.backward()
+""",
+    "an adaptive weight": """
+for a, b in batches:
+    fit, penalty = F.mse_loss(model(a), b), model(a).abs().mean()
+    loss = fit + penalty * (fit.item() / penalty.item())
+    loss.backward()
+""",
+}
+
+
+@pytest.mark.parametrize("script", CUT.values(), ids=CUT)
+def test_lint_reports_terms_whose_graph_is_cut(lint_reports, script):
+    lint_reports(LINT_HEAD + script)
+
+
+@pytest.mark.parametrize("script", WITH_GRAPH.values(), ids=WITH_GRAPH)
+def test_lint_accepts_other_numbers(lint_is_clean, script):
+    lint_is_clean(LINT_HEAD + script, "LOS009")
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "LOS009")

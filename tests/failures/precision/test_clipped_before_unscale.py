@@ -317,6 +317,158 @@ LINT_IGNORES |= {
 }
 
 
+LINT_FINDS |= {
+    "scaled by hand, in functions": """
+def divide(weights, amount):
+    for weight in weights:
+        weight.grad.div_(amount)
+def limit(weights):
+    nn.utils.clip_grad_norm_(weights, 1.0)
+def update(weights, amount):
+    limit(weights)  # <- PRC001
+    divide(weights, amount)
+    optimizer.step()
+magnification = 1024.0
+for _ in range(3):
+    optimizer.zero_grad()
+    (mse(model(x), y) * magnification).backward()
+    update(list(model.parameters()), magnification)
+""",
+    "scaled by hand, in a class": """
+class HalfPrecision:
+    def __init__(self, weights):
+        self.weights, self.factor = list(weights), 256.0
+    def backward_from(self, loss):
+        scaled = loss * self.factor
+        scaled.backward()
+    def step(self):
+        nn.utils.clip_grad_norm_(self.weights, max_norm=1.0)  # <- PRC001
+        torch._foreach_div_([each.grad for each in self.weights], self.factor)
+        optimizer.step()
+half = HalfPrecision(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    half.backward_from(mse(model(x), y))
+    half.step()
+""",
+    "scaled by hand, in a context manager": """
+from contextlib import contextmanager
+class Dynamic:
+    size = 128.0
+    def remove(self, weights):
+        for each in weights:
+            each.grad = each.grad / self.size
+@contextmanager
+def stepping(weights, dynamic):
+    optimizer.zero_grad()
+    yield
+    if all(each.grad.isfinite().all() for each in weights):
+        nn.utils.clip_grad_norm_(weights, 1.0)  # <- PRC001
+        dynamic.remove(weights)
+        optimizer.step()
+dynamic = Dynamic()
+for _ in range(3):
+    with stepping(list(model.parameters()), dynamic):
+        loss = mse(model(x), y)
+        torch.autograd.backward(loss * dynamic.size)
+""",
+    "clipped by hand": """
+SCALE = 512.0
+for _ in range(3):
+    optimizer.zero_grad()
+    (SCALE * mse(model(x), y)).backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    ratio = min(1.0, 1.0 / norm.item())
+    for p in model.parameters():
+        p.grad.mul_(ratio)  # <- PRC001
+    for p in model.parameters():
+        p.grad /= SCALE
+    optimizer.step()
+""",
+    "two functions of one step": """
+def compute(batch, labels, loss_scale):
+    loss = mse(model(batch), labels)
+    (loss * loss_scale).backward()
+    return loss
+def clip():
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    compute(x, y, 64.0)
+    loss_scale = 64.0
+    clip()  # <- PRC001
+    for p in model.parameters():
+        p.grad.mul_(1 / loss_scale)
+    optimizer.step()
+""",
+}
+LINT_IGNORES |= {
+    "divided in a function, then clipped": """
+def divide(weights, amount):
+    for weight in weights:
+        weight.grad.div_(amount)
+def update(weights, amount):
+    divide(weights, amount)
+    nn.utils.clip_grad_norm_(weights, 1.0)
+    optimizer.step()
+magnification = 1024.0
+for _ in range(3):
+    optimizer.zero_grad()
+    (mse(model(x), y) * magnification).backward()
+    update(list(model.parameters()), magnification)
+""",
+    "a limit multiplied in a class": """
+class HalfPrecision:
+    def __init__(self, weights):
+        self.weights, self.factor = list(weights), 256.0
+    def step(self, loss):
+        (loss * self.factor).backward()
+        limit = 1.0 * self.factor
+        nn.utils.clip_grad_norm_(self.weights, limit)
+        for each in self.weights:
+            each.grad.div_(self.factor)
+        optimizer.step()
+half = HalfPrecision(model.parameters())
+half.step(mse(model(x), y))
+""",
+    "the norm is only measured": """
+SCALE = 512.0
+for _ in range(3):
+    optimizer.zero_grad()
+    (SCALE * mse(model(x), y)).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), float("inf")) / SCALE
+    for p in model.parameters():
+        p.grad /= SCALE
+    optimizer.step()
+""",
+    "another division": """
+def mean(weights, members):
+    for each in weights:
+        each.grad.div_(members)
+for _ in range(3):
+    optimizer.zero_grad()
+    strength = 0.1
+    (mse(model(x), y) * strength).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    mean(list(model.parameters()), 2)
+    optimizer.step()
+""",
+    "another model is clipped before": """
+SCALE = 512.0
+other = nn.Linear(8, 1)
+for _ in range(3):
+    optimizer.zero_grad()
+    mse(other(x[:, :8]), y).backward()
+    nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+    (SCALE * mse(model(x), y)).backward()
+    for p in model.parameters():
+        p.grad /= SCALE
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+}
+
+
 @pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
 def test_lint_reports_the_marked_line(lint_reports, name):
     lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name])

@@ -1,7 +1,7 @@
 """Finds the expressions from which a program computes the values that it minimises."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,8 +21,13 @@ def minimised(source: SourceFile) -> frozenset[int]:
 
     It follows variables, ``+=``, attributes, parameters and what functions of the program return.
     """
+    return reached_from(source, _roots(source))
+
+
+def reached_from(source: SourceFile, roots: Iterable[ast.AST]) -> frozenset[int]:
+    """Return the ids of all nodes in some expressions, and in those from which their values are computed."""
     seen: set[int] = set()
-    queue = list(_roots(source))
+    queue = list(roots)
     while queue and len(seen) < _MAX_NODES:
         for each in walk(queue.pop()):
             if id(each) in seen:

@@ -31,7 +31,10 @@ How it is detected
     The linter reports ``autograd.grad()`` without ``create_graph=True`` whose result is used in a gradient penalty,
     ``(norm - 1) ** 2``, or of which a loss contains a norm, a power or a distance before its backward pass. It also
     reports a forward hook of a trained model that stores ``output.detach()`` if the loss is computed from what it
-    stored, and not only compared with it.
+    stored, and not only compared with it. It follows the sum on which ``backward()`` is called through variables,
+    dictionaries, lists and functions, and reports a term that is ``term.item()``, ``float(term)``, ``term.detach()`` or
+    ``term.data`` apart from its weight, if another term has a graph, no condition of a warm-up chooses it, and the
+    other terms do not contain the same variable.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -47,6 +50,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.loss.term_without_graph.cut_terms import cut_terms
 from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph, with_graph
 from trueloop.failures.loss.term_without_graph.hook_outputs import detached_hook_outputs
 from trueloop.failures.teaching_script import Piece, line_injector
@@ -91,7 +95,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
     found = list(derivatives_without_graph(source))
     yield from found
     yield from (hit for hit in _penalties(source) if all(hit.node is not other.node for other in found))
-    yield from detached_hook_outputs(source)
+    if "hook" in source.text.source:
+        yield from detached_hook_outputs(source)
+    yield from cut_terms(source)
 
 
 def _penalties(source: SourceFile) -> Iterator[Hit]:
@@ -136,7 +142,13 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
             return False
 
 
-RULE = Rule(required_words=("autograd&grad(|forward_hook&detach()|forward_hook&.data", "- 1|backward("), find=find)
+RULE = Rule(
+    required_words=(
+        "autograd&grad(|forward_hook&detach()|forward_hook&.data|.item()|.detach()|float(|.data|.tensor(",
+        "- 1|backward(",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch

@@ -26,7 +26,8 @@ How it is detected
     In a run, the sanitizer checks whether the gradients are still multiplied by the factor when they are clipped. A
     limit of 1 % of the factor or more is not reported. The linter reports a clipping call after the backward pass of a
     scaled loss, if the scaler is not disabled and no code between them unscales, steps or is unknown. It also reports a
-    clipping between ``(loss * scale).backward()`` and the division of the gradients by ``scale``.
+    clipping, by a function of PyTorch or by hand, between ``(loss * scale).backward()`` and the division of the
+    gradients by ``scale``, also where functions, methods or a context manager contain these steps.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient clipping,
@@ -185,7 +186,7 @@ def _unscale_first(source: SourceFile, clip: Op) -> Fix | None:
     return Fix((edit,), safe=True, description="Unscale before clipping") if edit else None
 
 
-RULE = Rule(required_words=(".backward(", "clip_grad", "scale|SCALE|.grad"), find=find)
+RULE = Rule(required_words=(".backward(", "clip_grad|norm", "scale|SCALE|.grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

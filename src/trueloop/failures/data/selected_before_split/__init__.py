@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     ``SelectKBest(...).fit_transform(x, y)`` keeps the features that correlate with the labels, also by chance, and also
-    in the samples that are held out afterwards.
+    in the samples that are held out afterwards. The mean label of a group, as in target encoding, contains the label of
+    the row itself if it is computed on all rows.
 
 Fix
     Split first, and fit the selection on the training part.
@@ -17,6 +18,7 @@ Fix
 
 When this is fine
     - The selection is fitted on the training part alone.
+    - Each row is encoded by the mean label of the other folds, or of earlier rows.
     - It is part of a pipeline that is fitted in each fold.
     - The features are selected without labels, such as by their variance.
 
@@ -24,7 +26,10 @@ How it is detected
     Only the linter finds it: a selection, a target encoder or a discriminant analysis that is fitted with labels, the
     mean label of each group of a table, or columns of an array that were sorted by a score of this array and the
     labels, and whose result the same function splits afterwards into training and held-out samples, by a call or with
-    two arrays of indices.
+    two arrays of indices. Target encodings by hand, with ``groupby(...)[label].mean()``, ``pivot_table`` or
+    ``numpy.bincount(..., weights=labels)``, are followed through functions: it reports each call that passes them a
+    table, or arrays, of which the same function splits the rows, if rows look up what was computed. A column holds
+    labels if its name says so, or if it is stratified by, scored or assigned to ``y``.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -33,6 +38,7 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -42,6 +48,7 @@ from trueloop.analysis.queries.held_out_names import TRAINING, data_words
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
+from trueloop.failures.data.selected_before_split.group_means import ORDERED, group_means
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SELECTORS: Final = frozenset((
@@ -73,8 +80,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each selection whose result is split afterwards."""
     made = _created(source)
     scopes = [source.tree, *source.nodes_of(ast.FunctionDef)]
-    for scope in scopes:
-        yield from _in_scope(source, scope.body, made)
+    found = [hit for scope in scopes for hit in _in_scope(source, scope.body, made)]
+    yield from found
+    reported = {id(each.node) for each in found}
+    if re.search(r"groupby\(|bincount\(|pivot_table\(|\]\.mean\(", source.text.source):
+        yield from (each for each in group_means(source) if id(each.node) not in reported)
 
 
 def _created(source: SourceFile) -> dict[str, str]:
@@ -147,7 +157,11 @@ def _mean_of_labels(value: ast.expr) -> ast.Call | None:
                         slice=ast.Constant(value=str(column)),
                     ),
                 )
-            ) if is_label(ast.Name(column)) and not data_words(table) & TRAINING:
+            ) if (
+                is_label(ast.Name(column))
+                and not data_words(table) & TRAINING
+                and not ORDERED.search(ast.unparse(call))
+            ):
                 return call
             case _:
                 pass
@@ -242,8 +256,8 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 RULE = Rule(
     required_words=(
-        "fit_transform(|.fit(|argsort|topk|argpartition|groupby(",
-        "Select|RFE|SequentialFeature|argsort|topk|argpartition|Encoder|Discriminant|PLSReg|Neighborhood|groupby(",
+        "fit_transform(|.fit(|argsort|topk|argpartition|groupby(|weights=|pivot_table|==",
+        "Select|RFE|argsort|topk|argpart|Encoder|Discriminant|PLSReg|Neighborhood|groupby(|bincount|pivot|].mean(",
         "split|cross_val|train|tr]|tr_|fit_",
     ),
     find=find,

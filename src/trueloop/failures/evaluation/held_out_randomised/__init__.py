@@ -5,7 +5,8 @@ What you see
 
 Why it happens
     A dataset applies its transforms to every sample that it returns. If you split a dataset after it was built, both
-    parts get the same random transforms.
+    parts get the same random transforms. A flag such as ``augment=True`` reaches both parts if it is a default, or an
+    option that both share.
 
 Fix
     Build two datasets over the same files and split the indices:
@@ -21,9 +22,13 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code. It reports a dataset that is split into a part for training and a
-    part for evaluation, if its transform, or one in a ``Compose``, has a name that says that it is random. A transform
-    inside another callable, as for contrastive views, is not checked, nor is a program that sets transforms later. A
-    run cannot show it, because the correct programs above also return different inputs in every pass.
+    part for evaluation, if its transform, or one in a ``Compose``, has a name that says that it is random. It also
+    follows a flag of a dataset or function that turns random changes of a sample on while its label stays the same, and
+    reports held-out data, by its name, for which it is on as for the training data: through a default, ``**options``, a
+    setting for both, a factory, a loop over the parts, or the same random ``transform=``. Flags for noise, masks or
+    views are left out, and programs that mention test-time augmentation or contrastive learning. A transform inside
+    another callable is not checked, nor is a program that sets transforms or flags later. A run cannot show it, because
+    the correct programs above also return different inputs in every pass.
 
 References
     udacity/deep-learning-v2-pytorch#132, "this data augmentation is transferred also to the validation dataset",
@@ -37,7 +42,6 @@ References
 """
 
 import ast
-import re
 from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
@@ -45,14 +49,21 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
 from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.evaluation.held_out_randomised.augmentation_switches import RANDOM
+from trueloop.failures.evaluation.held_out_randomised.shared_options import shared_options
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-RANDOM = re.compile(r"Random\w+|random_\w+|ColorJitter|AutoAugment|RandAugment|TrivialAugmentWide|AugMix")
 SPLIT = frozenset(("torch.utils.data.Subset",))
 SAMPLERS = frozenset(("torch.utils.data.SubsetRandomSampler", "torch.utils.data.sampler.SubsetRandomSampler"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield held-out data with the random transform of a dataset that is split, or with its own augmentation on."""
+    yield from _parts_of_one_dataset(source)
+    yield from shared_options(source)
+
+
+def _parts_of_one_dataset(source: SourceFile) -> Iterator[Hit]:
     """Yield each evaluation loader over a part of a dataset with a random transform, if another part is trained on."""
     if any(map(_replaces_transform, source.nodes)):
         return
@@ -116,7 +127,7 @@ def _replaces_transform(node: ast.AST) -> bool:
     return not on_self and ("transform" in node.attr or node.attr == "dataset")
 
 
-RULE = Rule(required_words=("DataLoader", "andom"), find=find)
+RULE = Rule(required_words=("DataLoader|Dataset|augment", "andom|rand(|rand"), find=find)
 
 BAD = """
 import torch
