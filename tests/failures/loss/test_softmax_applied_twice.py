@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
+from trueloop.analysis.project import Project
 from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import ActiveRule, lint_text
+from trueloop.lint.check_tree import LintJob, lint_files
+from trueloop.lint.files import read_text
 
 DATA = """
 import torch
@@ -640,6 +645,196 @@ def test_lint_reports_probabilities_of_a_method(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT_METHODS.values(), ids=CORRECT_METHODS)
 def test_lint_accepts_methods_for_other_losses(lint_is_clean, script):
     lint_is_clean(script)
+
+
+CHOSEN_HEAD = """
+import sys
+from dataclasses import dataclass
+import torch, torch.nn as nn, torch.nn.functional as F
+class Table:
+    def __init__(self):
+        self._known = {}
+    def __call__(self, key):
+        def keep(cls):
+            self._known[key] = cls
+            return cls
+        return keep
+    def make(self, key, **options):
+        return self._known[key](**options)
+heads = Table()
+@heads("plain")
+class Plain(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc = nn.Linear(width, 4)
+    def forward(self, h):
+        return self.fc(h)
+@heads("deep")
+class Deep(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, 16), nn.Linear(16, 4)
+    def forward(self, h):
+        return self.b(F.gelu(self.a(h))).softmax(dim=-1)
+class Sharp(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc = nn.Linear(width, 4)
+    def forward(self, h):
+        return F.softmax(self.fc(h), dim=-1)
+class Net(nn.Module):
+    def __init__(self, trunk, head):
+        super().__init__()
+        self.trunk, self.head = trunk, head
+    def forward(self, x):
+        return self.head(self.trunk(x))
+class Criterion(nn.Module):
+    def forward(self, out, target):
+        return F.cross_entropy(out, target){mark}
+def train(head, loader):
+    net, criterion = Net(nn.Linear(6, 8), head), Criterion()
+    opt = torch.optim.Adam(net.parameters())
+    for x, y in loader:
+        opt.zero_grad()
+        loss = criterion(net(x), y)
+        loss.backward()
+        opt.step()
+"""
+CHOSEN = {
+    "a registry that is called": 'train(heads.make("deep", width=8), [])',
+    "a dictionary of classes": 'train({"deep": Deep, "plain": Plain}["deep"](8), [])',
+    "a field of a data class": """
+@dataclass
+class Config:
+    head: str = "deep"
+def build(config):
+    return {"plain": Plain, "deep": Deep}[config.head](8)
+train(build(Config()), [])
+""",
+    "a dictionary of functions": """
+MAKERS = {"plain": lambda: Plain(8), "deep": lambda: Deep(8)}
+CONFIG = {"model": {"head": "deep"}}
+train(MAKERS[CONFIG["model"]["head"]](), [])
+""",
+    "a function that registers": """
+KNOWN = dict()
+def register(key, cls):
+    KNOWN[key] = cls
+register("deep", Deep)
+register("plain", Plain)
+train(KNOWN.get("deep")(8), [])
+""",
+    "a name of the file": """
+NAME = "Deep"
+train(globals()[NAME](8), [])
+""",
+    "one of several, all with a softmax": """
+def main(key):
+    train({"deep": Deep, "sharp": Sharp}[key](8), [])
+main(sys.argv[1])
+""",
+}
+CHOSEN_WELL = {
+    "another head": 'train(heads.make("plain", width=8), [])',
+    "another class of a dictionary": 'train({"deep": Deep, "plain": Plain}["plain"](8), [])',
+    "one of several, not all with a softmax": """
+def main(key):
+    train({"deep": Deep, "plain": Plain}[key](8), [])
+main(sys.argv[1])
+""",
+    "an unknown head of a registry": """
+def main(key):
+    train(heads.make(key, width=8), [])
+main(sys.argv[1])
+""",
+    "a default that the caller replaces": """
+@dataclass
+class Config:
+    head: str = "deep"
+train({"plain": Plain, "deep": Deep}[Config(head="plain").head](8), [])
+train({"plain": Plain, "deep": Deep}[Config(**dict(head="plain")).head](8), [])
+""",
+}
+
+
+@pytest.mark.parametrize("script", CHOSEN.values(), ids=CHOSEN)
+def test_lint_reports_a_head_that_is_chosen_by_name(lint_reports, script):
+    lint_reports(CHOSEN_HEAD.replace("{mark}", "  # <- LOS001") + script)
+
+
+@pytest.mark.parametrize("script", CHOSEN_WELL.values(), ids=CHOSEN_WELL)
+def test_lint_accepts_other_heads_that_are_chosen_by_name(lint_is_clean, script):
+    lint_is_clean(CHOSEN_HEAD.replace("{mark}", "") + script, "LOS001")
+
+
+SEVERAL_FILES = {
+    "registry.py": """
+        class Registry:
+            def __init__(self):
+                self.items = {}
+            def register(self, name):
+                def keep(cls):
+                    self.items[name] = cls
+                    return cls
+                return keep
+            def build(self, name, **options):
+                return self.items[name](**options)
+        HEADS = Registry()
+        """,
+    "parts.py": """
+        import torch.nn as nn
+        import torch.nn.functional as F
+        from registry import HEADS
+        @HEADS.register("plain")
+        class Plain(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.fc = nn.Linear(width, 4)
+            def forward(self, h):
+                return self.fc(h)
+        @HEADS.register("deep")
+        class Deep(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.fc = nn.Linear(width, 4)
+            def forward(self, h):
+                return self.fc(h).softmax(dim=-1)
+        """,
+    "main.py": """
+        import torch
+        import torch.nn.functional as F
+        import parts
+        from registry import HEADS
+        def main(loader, config):
+            model = {head}
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        main([], {"head": "deep"})
+        """,
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "codes"),
+    [
+        ('HEADS.build(config["head"], width=8)', ["LOS001"]),
+        ('getattr(parts, "Deep")(8)', ["LOS001"]),
+        ('HEADS.build("plain", width=8)', []),
+        ('getattr(parts, "Plain")(8)', []),
+    ],
+)
+def test_lint_follows_registries_into_other_files(tmp_path, head, codes):
+    for name, text in SEVERAL_FILES.items():
+        (tmp_path / name).write_text(textwrap.dedent(text).replace("{head}", head))
+    paths = sorted(tmp_path.glob("*.py"))
+    entry = catalogue()["LOS001"]
+    rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
+    job = LintJob(rules, project=Project(map(str, paths), read_text))
+    found = [each.code for read in lint_files(paths, job, jobs=1) for each in read.result.findings]
+    assert found == codes
 
 
 NEVER_CALLED = {

@@ -529,6 +529,231 @@ def test_lint_accepts_losses_by_hand_of_one_shape(lint_findings, script: str):
     assert not lint_findings(HAND_HEAD + script)
 
 
+BATCHES_HEAD = """
+import itertools, random
+import numpy as np
+import torch
+from torch import nn
+import torch.nn.functional as F
+rng = np.random.default_rng(0)
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.body, self.out = nn.Linear(width, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        return self.out(torch.tanh(self.body(x)))
+def table(n):
+    heat, wind = rng.normal(15, 8, n), rng.gamma(2.0, 5.0, n)
+    level = 0.3 * heat + rng.normal(0, 0.2, n)
+    return np.stack([heat, wind], 1).astype("float32"), level.astype("float32")
+"""
+BATCHES = {
+    "islice of a generator": """
+def stream(a, b, size):
+    while True:
+        order = rng.permutation(len(a))
+        for lo in range(0, len(order) - size + 1, size):
+            ix = order[lo:lo + size]
+            yield torch.as_tensor(a[ix]), torch.as_tensor(b[ix])
+def main():
+    a, b = table(400)
+    net = Net(2)
+    opt = torch.optim.Adam(net.parameters())
+    for u, v in itertools.islice(stream(a[:300], b[:300], 32), 100):
+        gap = net(u) - v  # <- LOS003
+        loss = (gap ** 2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+main()
+""",
+    "enumerate and a progress bar": """
+from tqdm import tqdm
+def minibatches(inputs, values, size):
+    for rows in torch.randperm(len(inputs)).split(size):
+        yield inputs[rows], values[rows]
+def fit(net, inputs, values):
+    opt = torch.optim.Adam(net.parameters())
+    for step, (xs, ys) in enumerate(tqdm(minibatches(inputs, values, 32), total=9)):
+        loss = F.mse_loss(net(xs), ys)  # <- LOS003
+        opt.zero_grad(); loss.backward(); opt.step()
+data = table(300)
+a, b = table(300)
+fit(Net(2), torch.from_numpy(a), torch.from_numpy(b))
+""",
+    "next of an iterator": """
+def endless(a, b, size=32):
+    while True:
+        keep = rng.choice(len(a), size)
+        yield torch.from_numpy(a[keep]), torch.from_numpy(b[keep])
+class Fitter:
+    def __init__(self):
+        a, b = table(300)
+        self.batches = iter(endless(a, b))
+        self.net = Net(2)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def update(self):
+        xs, ys = next(self.batches)
+        loss = F.smooth_l1_loss(self.net(xs), ys)  # <- LOS003
+        self.opt.zero_grad(); loss.backward(); self.opt.step()
+fitter = Fitter()
+for _ in range(10):
+    fitter.update()
+""",
+    "zip with a counter, and the batch in one variable": """
+def draws(a, b):
+    for part in np.array_split(rng.permutation(len(a)), 10):
+        batch = torch.as_tensor(a[part]), torch.as_tensor(b[part])
+        yield batch
+a, b = table(300)
+net = Net(2)
+opt = torch.optim.Adam(net.parameters())
+for number, batch in zip(range(100), itertools.cycle(list(draws(a, b)))):
+    xs, ys = (each.float() for each in batch)
+    err = net(xs) - ys  # <- LOS003
+    loss = err.pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "an iterable class": """
+class Batches:
+    def __init__(self, a, b, size):
+        self.a, self.b, self.size = torch.tensor(a), torch.tensor(b), size
+    def __len__(self):
+        return len(self.a) // self.size
+    def __iter__(self):
+        order = torch.randperm(len(self.a))
+        for k in range(len(self)):
+            rows = order[k * self.size:(k + 1) * self.size]
+            yield self.a[rows], self.b[rows]
+a, b = table(300)
+train = Batches(a, b, 32)
+net = Net(2)
+opt = torch.optim.Adam(net.parameters())
+for epoch in range(3):
+    for xs, ys in train:
+        loss = F.l1_loss(net(xs), ys)  # <- LOS003
+        opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "a generator of indices, and one around another": """
+def rows_of(n, size):
+    order = rng.permutation(n)
+    for lo in range(0, n, size):
+        yield order[lo:lo + size]
+def once(a, b):
+    for rows in rows_of(len(a), 32):
+        yield torch.as_tensor(a[rows]), torch.as_tensor(b[rows])
+def forever(a, b):
+    while True:
+        yield from once(a, b)
+a, b = table(300)
+net = Net(2)
+opt = torch.optim.Adam(net.parameters())
+for i, (xs, ys) in enumerate(forever(a, b)):
+    loss = F.mse_loss(ys, net(xs))  # <- LOS003
+    opt.zero_grad(); loss.backward(); opt.step()
+    if i == 50:
+        break
+""",
+    "parts of two tensors": """
+a, b = map(torch.from_numpy, table(300))
+a, b = torch.randn(300, 2), torch.randn(300)
+net = Net(2)
+opt = torch.optim.Adam(net.parameters())
+for xs, ys in zip(a.split(32), torch.split(b, 32)):
+    loss = F.mse_loss(net(xs), ys)  # <- LOS003
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+}
+BATCHES_CORRECT = {
+    "a column": """
+def stream(a, b, size):
+    for ix in np.array_split(rng.permutation(len(a)), 9):
+        yield torch.as_tensor(a[ix]), torch.as_tensor(b[ix])[:, None]
+def columns(a, b, size):
+    for ix in torch.randperm(len(a)).split(size):
+        yield a[ix], b[ix].unsqueeze(1)
+a, b = table(300)
+net = Net(2)
+opt = torch.optim.Adam(net.parameters())
+for xs, ys in itertools.islice(stream(a, b, 32), 100):
+    loss = F.mse_loss(net(xs), ys)
+    opt.zero_grad(); loss.backward(); opt.step()
+for xs, ys in columns(torch.tensor(a), torch.tensor(b), 32):
+    loss = ((net(xs) - ys) ** 2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "squeezed": """
+def stream(a, b):
+    while True:
+        ix = rng.choice(len(a), 32)
+        yield torch.as_tensor(a[ix]), torch.as_tensor(b[ix])
+a, b = table(300)
+net, batches = Net(2), stream(a, b)
+opt = torch.optim.Adam(net.parameters())
+for _ in range(9):
+    xs, ys = next(batches)
+    loss = F.mse_loss(net(xs).squeeze(-1), ys)
+    loss = loss + ((net(xs)[:, 0] - ys) ** 2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "targets of one column": """
+def stream(a, b):
+    for ix in np.array_split(rng.permutation(len(a)), 9):
+        yield torch.as_tensor(a[ix]), torch.as_tensor(b[ix])
+a, b = rng.normal(size=(300, 2)), rng.normal(size=(300, 1))
+net = Net(2)
+opt = torch.optim.Adam(net.parameters())
+for xs, ys in stream(a, b):
+    loss = F.mse_loss(net(xs), ys)
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "one sample after another": """
+def samples(a, b):
+    for i in rng.permutation(len(a)):
+        yield torch.as_tensor(a[i]), torch.as_tensor(b[i])
+a, b = table(300)
+net = Net(2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for xs, ys in samples(a, b):
+    loss = (net(xs) - ys).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "two generators that differ": """
+def rows(a, b):
+    yield torch.as_tensor(a[:10]), torch.as_tensor(b[:10])
+def columns(a, b):
+    yield torch.as_tensor(a[:10]), torch.as_tensor(b[:10])[:, None]
+a, b = table(300)
+net, flat = Net(2), False
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+source = rows if flat else columns
+for xs, ys in source(a, b):
+    loss = F.mse_loss(net(xs), ys)
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+    "the column is added in the loop": """
+def stream(a, b):
+    for ix in np.array_split(rng.permutation(len(a)), 9):
+        yield torch.as_tensor(a[ix]), torch.as_tensor(b[ix])
+a, b = table(300)
+net = Net(2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step, (xs, ys) in enumerate(stream(a, b)):
+    xs, ys = xs.float(), ys.float().view(-1, 1)
+    loss = F.mse_loss(net(xs), ys)
+    opt.zero_grad(); loss.backward(); opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", BATCHES.values(), ids=BATCHES)
+def test_lint_reports_targets_of_generators(lint_findings, script: str):
+    assert lint_findings(BATCHES_HEAD + script)
+
+
+@pytest.mark.parametrize("script", BATCHES_CORRECT.values(), ids=BATCHES_CORRECT)
+def test_lint_accepts_targets_of_generators(lint_findings, script: str):
+    assert not lint_findings(BATCHES_HEAD + script)
+
+
 LINT_CORRECT = {
     "the mean of a difference": """
 import torch

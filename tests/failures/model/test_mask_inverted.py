@@ -189,6 +189,10 @@ def step(batch, x):
 }
 FLOATING = {
     "a causal mask of a layer": "mask = torch.triu(torch.ones(5, 5), diagonal=1)\nencoder(q, mask=mask)  # <- MDL006\n",
+    "a bias of almost 0": """
+future = torch.triu(torch.ones(5, 5), diagonal=1)
+encoder(q, mask=future * -1e-9)  # <- MDL006
+""",
     "the other triangle, moved": """
 mask = torch.tril(torch.ones(5, 5)).to(device="cpu").unsqueeze(0)
 F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- MDL006
@@ -375,6 +379,183 @@ def attend(scores, mask, pad):
 def pool(x, valid):
     x = x.masked_fill(~valid[..., None], 0)
     return F.softmax(score(x), dim=1)
+""",
+}
+
+
+MULTIPLIED |= {
+    "a buffer that is cut to the length": """
+class Attend(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("tril", torch.tril(torch.ones(n, n)))
+    def forward(self, x):
+        b, t, d = x.shape
+        wei = x @ x.transpose(1, 2) / d ** 0.5
+        wei = wei.masked_fill(self.tril[:t, :t] == 0, float("1e-9"))  # <- MDL006
+        wei = wei.softmax(dim=-1)
+        return (wei @ x).reshape(b, t, d)
+""",
+    "a constant of the module": """
+NEG = -1e-10
+def attend(x, pad):
+    scores = x @ x.transpose(1, 2)
+    scores = scores.masked_fill(pad[:, None, :], NEG)  # <- MDL006
+    scores = scores - scores.amax(-1, keepdim=True)
+    return torch.softmax(scores, -1) @ x
+""",
+    "a setting of a data class": """
+from dataclasses import dataclass
+@dataclass
+class Settings:
+    width: int = 8
+    blocked: float = 1e-10
+class Attend(nn.Module):
+    def __init__(self, settings):
+        super().__init__()
+        self.settings, self.normalise = settings, nn.Softmax(dim=-1)
+    def forward(self, x, mask):
+        logits = torch.where(mask, x @ x.mT, self.settings.blocked)  # <- MDL006
+        return self.normalise(logits / 2) @ x
+""",
+    "a helper that masks": """
+def hide(scores, allowed, value=1e-9):
+    return scores.masked_fill(~allowed, value)  # <- MDL006
+def attend(x):
+    n = x.shape[1]
+    allowed = torch.ones(n, n, dtype=torch.bool, device=x.device).tril()
+    scores = hide(x @ x.mT, allowed)
+    return F.softmax(scores.float(), dim=-1).type_as(x) @ x
+""",
+    "a helper that gets the scores": """
+def weights(scores):
+    scores = scores * 0.125
+    return scores.softmax(-1)
+def attend(x, mask):
+    return weights((x @ x.mT).masked_fill(mask == 0, 1e-9)) @ x  # <- MDL006
+""",
+    "a list of heads": """
+class Attend(nn.Module):
+    def forward(self, q, k, v, heads, mask):
+        att = [(q[h] @ k[h].mT) * mask for h in range(heads)]
+        parts = [torch.softmax(torch.where(mask == 1, a, 1e-9), dim=-1) @ v for a in att]  # <- MDL006
+        return torch.cat(parts, -1)
+""",
+    "the smallest positive number": """
+import sys
+def attend(scores, valid):
+    scores[~valid] = -sys.float_info.min  # <- MDL006
+    return F.log_softmax(scores, dim=1)
+""",
+    "a full tensor": """
+def gat(h, a, adj):
+    e = F.leaky_relu(h @ a)
+    nothing = 9e-15 * torch.ones_like(e)
+    attention = torch.where(adj > 0, e, nothing)  # <- MDL006
+    return F.softmax(attention, dim=1) @ h
+""",
+    "a bias": """
+def attend(scores, attention_mask):
+    bias = (1.0 - attention_mask[:, None, None, :].float()) * -1e-9
+    scores = scores + bias  # <- MDL006
+    return scores.softmax(-1)
+""",
+    "a triangle under another name": """
+class Attend(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("past", torch.tril(torch.ones(n, n)))
+    def forward(self, x):
+        n = x.size(1)
+        scores = x @ x.mT * self.past[:n, :n]  # <- MDL006
+        return torch.softmax(scores, dim=-1) @ x
+""",
+    "actions that are not allowed": """
+from torch.distributions import Categorical
+def act(logits, legal_mask):
+    logits = logits.masked_fill(~legal_mask, 1e-8)  # <- MDL006
+    return Categorical(logits=logits).sample()
+""",
+}
+NOT_MULTIPLIED |= {
+    "the lowest number of the type": """
+NEG = -1e9
+def attend(scores, mask, low=float("-inf")):
+    first = scores.masked_fill(mask, torch.finfo(scores.dtype).min).softmax(-1)
+    second = scores.masked_fill(mask, NEG).softmax(-1)
+    return first + second + torch.where(mask, low, scores).softmax(-1)
+""",
+    "after the softmax": """
+def attend(scores, mask, v):
+    weights = scores.softmax(-1)
+    weights = weights.masked_fill(mask, 0.0)
+    return weights @ v
+""",
+    "an epsilon": """
+def attend(scores, mask, v):
+    scores = scores + 1e-9
+    weights = F.softmax(scores, dim=-1)
+    weights = weights * mask
+    return (weights / (weights.sum(-1, keepdim=True) + 1e-9)) @ v
+""",
+    "losses and inputs": """
+def loss_of(logits, targets, mask, x):
+    x = x.masked_fill(mask[..., None], 1e-9)
+    losses = F.cross_entropy(logits, targets, reduction="none").masked_fill(mask, 0)
+    return losses.sum() / (~mask).sum(), logits.softmax(-1), x
+""",
+    "the rows of padded queries": """
+def attend(scores, pad, keep):
+    scores = scores.masked_fill(pad.unsqueeze(-1), 0.0)
+    other = scores.masked_fill(~keep[:, :, None], 0.0)
+    return scores.softmax(dim=-1), F.softmax(other, dim=-1)
+""",
+    "masked by the caller": """
+def normalise(scores, mask):
+    return F.softmax(scores * mask, dim=-1)
+def attend(scores, mask):
+    weights = normalise(scores, mask)
+    weights = weights * mask
+    return weights / weights.sum(-1, keepdim=True)
+""",
+    "outputs of a module that leaves out padding": """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(8, 4)
+    def forward(self, x, mask):
+        return self.last(x) * mask[..., None]
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = Head()
+    def forward(self, x, mask):
+        return F.log_softmax(self.head(x, mask), dim=1)
+""",
+    "noise and dropout": """
+def attend(scores, p):
+    keep_mask = torch.rand_like(scores) > p
+    return F.softmax(scores * keep_mask, dim=-1), F.softmax(torch.where(scores > 0, scores, 0.0), dim=-1)
+""",
+    "an unknown value, and one of two values": """
+def attend(scores, mask, value, soft):
+    fill = 0.0 if soft else float("-inf")
+    first = scores.masked_fill(mask, value).softmax(-1)
+    return first, scores.masked_fill(mask, fill).softmax(-1)
+""",
+    "one caller fills with minus infinity": """
+def hide(scores, mask, value):
+    return scores.masked_fill(mask, value)
+def attend(scores, mask):
+    return hide(scores, mask, float("-inf")).softmax(-1), hide(scores, mask, 0).sum()
+""",
+    "a learned bias": """
+class Attend(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(1e-9))
+    def forward(self, scores, mask):
+        return torch.softmax(scores + self.gain * mask + torch.where(mask, 0.0, float("-inf")), -1)
 """,
 }
 

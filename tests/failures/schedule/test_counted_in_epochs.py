@@ -856,6 +856,107 @@ for _ in range(num_epochs):
 """,
 }
 
+TOTALS |= {
+    "a closure in a function that makes both": """
+def rows_of(size):
+    order = torch.randperm(96)
+    for k in range(96 // size):
+        yield order[k * size : (k + 1) * size]
+def make(s):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = s["epochs"] * (96 // s["batch"])
+    warm = max(1, int(0.1 * total))
+    def factor(i):
+        if i < warm:
+            return (i + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (i - warm) / max(1, total - warm)))
+    return opt, lr_scheduler.LambdaLR(opt, factor)
+def main(s):
+    opt, sched = make(s)
+    for epoch in range(s["epochs"]):
+        for rows in rows_of(s["batch"]):
+            opt.zero_grad()
+            F.mse_loss(model(x[rows]), x[rows].sum(1, keepdim=True)).backward()
+            opt.step()
+        sched.step()  # <- SCH007
+main({"epochs": 10, "batch": 16})
+""",
+    "a property of a data class": """
+from dataclasses import dataclass
+@dataclass
+class Plan:
+    epochs: int = 10
+    rows: int = 96
+    batch: int = 16
+    @property
+    def per_pass(self):
+        return self.rows // self.batch
+def decay(plan):
+    horizon = plan.epochs * plan.per_pass
+    return lambda k: math.cos(math.pi / 2 * k / horizon)
+plan = Plan()
+schedule = lr_scheduler.LambdaLR(optimizer, lr_lambda=decay(plan))
+for _ in range(plan.epochs):
+    for rows in torch.randperm(plan.rows).split(plan.batch):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()  # <- SCH007
+""",
+    "an argument of another function, under other names": """
+def cosine(opt, horizon):
+    return lr_scheduler.CosineAnnealingLR(opt, horizon)
+rounds = 12
+n_batches = len(loader)
+schedule = cosine(optimizer, rounds * n_batches)
+for _ in range(rounds):
+    for rows in torch.randperm(96).split(16):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()  # <- SCH007
+""",
+    "a list of factors": """
+EPOCHS, BATCH = 8, 16
+length = EPOCHS * 96 // BATCH
+factors = [1 - k / length for k in range(length + 1)]
+schedule = lr_scheduler.LambdaLR(optimizer, lambda k: factors[min(k, length)])
+for epoch in range(EPOCHS):
+    for start in range(0, 96, BATCH):
+        rows = slice(start, start + BATCH)
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()  # <- SCH007
+""",
+    "a trainer": """
+class Trainer:
+    def __init__(self, model, loader, epochs):
+        self.model, self.loader, self.epochs = model, loader, epochs
+        self.opt = torch.optim.AdamW(model.parameters())
+        self.horizon = len(loader) * epochs
+        self.sched = lr_scheduler.LambdaLR(self.opt, self.factor)
+    def factor(self, k):
+        return max(0.0, 1 - k / self.horizon)
+    def one_epoch(self):
+        for a, b in self.loader:
+            self.opt.zero_grad()
+            F.mse_loss(self.model(a), b).backward()
+            self.opt.step()
+    def fit(self):
+        for _ in range(self.epochs):
+            self.one_epoch()
+            self.sched.step()  # <- SCH007
+Trainer(model, loader, 10).fit()
+""",
+    "partial": """
+import functools
+def ramp(k, warm, total):
+    return min((k + 1) / warm, max(0.0, (total - k) / total))
+num_epochs, size = 10, 16
+total = num_epochs * math.ceil(96 / size)
+schedule = lr_scheduler.LambdaLR(optimizer, functools.partial(ramp, warm=5, total=total))
+for _ in range(num_epochs):
+    for rows in torch.randperm(96).split(size):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()  # <- SCH007
+""",
+}
+
 TOTALS_FINE = {
     "stepped per batch": """
 epochs = 4
@@ -915,6 +1016,81 @@ for _ in range(iterations):
         for a, b in loader:
             update(a, b)
     scheduler.step()
+""",
+}
+
+TOTALS_FINE |= {
+    "the total is converted into epochs": """
+epochs, size = 10, 16
+per_epoch = 96 // size
+total = epochs * per_epoch
+warm = int(0.1 * total) / per_epoch
+def factor(e):
+    return (e + 1) / warm if e < warm else 0.5 * (1 + math.cos(math.pi * e / epochs))
+schedule = lr_scheduler.LambdaLR(optimizer, factor)
+for _ in range(epochs):
+    for rows in torch.randperm(96).split(size):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()
+""",
+    "the epoch is converted into updates": """
+epochs, size = 10, 16
+n = 96 // size
+total = epochs * n
+schedule = lr_scheduler.LambdaLR(optimizer, lambda e: 1 - e * n / total)
+for _ in range(epochs):
+    for rows in torch.randperm(96).split(size):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()
+""",
+    "a function with a total of its own": """
+def report(epochs):
+    total = epochs * len(loader)
+    print(total)
+def make(epochs):
+    total = epochs
+    return lr_scheduler.LambdaLR(optimizer, lambda e: 1 - e / total)
+report(10)
+schedule = make(10)
+for epoch in range(10):
+    for rows in torch.randperm(96).split(16):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()
+""",
+    "one of two lengths, as the unit says": """
+epochs = 10
+total = epochs * len(loader)
+def make(opt, length):
+    return lr_scheduler.CosineAnnealingLR(opt, length)
+schedule, slow = make(optimizer, total), 0
+for epoch in range(epochs):
+    for a, b in loader:
+        update(a, b)
+        schedule.step()
+""",
+    "stepped as often as there are batches": """
+epochs = 10
+n = len(loader)
+total = epochs * n
+schedule = lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / total)
+for epoch in range(epochs):
+    for a, b in loader:
+        update(a, b)
+    for _ in range(n):
+        schedule.step()
+""",
+    "a property with the number of epochs": """
+class Plan:
+    epochs, batch = 10, 16
+    @property
+    def horizon(self):
+        return self.epochs + 1
+plan = Plan()
+schedule = lr_scheduler.LambdaLR(optimizer, lambda e: math.cos(math.pi * e / plan.horizon))
+for _ in range(plan.epochs):
+    for rows in torch.randperm(96).split(plan.batch):
+        update(x[rows], x[rows].sum(1, keepdim=True))
+    schedule.step()
 """,
 }
 

@@ -408,7 +408,10 @@ class Calls:
         ]
         for number, (each, name) in enumerate(fields):
             value = positional[number] if number < len(positional) else keyword.get(name)
-            if value is None:
+            is_name = isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
+            if value is None and each.value is not None and is_name and "**" not in keyword:
+                value = self.interpreter.evaluator.evaluate(each.value)  # the name of a class in a registry, say
+            elif value is None:
                 value = unknown_value(each)
                 value.kind = self.interpreter.evaluator.annotated_kind(each.annotation) or value.kind
             instance.attributes[name] = self.interpreter.infer_kind(

@@ -323,8 +323,8 @@ class Evaluator:
         owner, index = self.evaluate(node.value), self.evaluate(node.slice).constant()
         key = f"[{index!r}]"
         found = item_at(owner, index) if isinstance(index, int) else None
-        if isinstance(index, str) and key in owner.attributes:
-            found = owner.attributes[key]
+        if isinstance(index, str):
+            found = self._named_item(owner, key, node, index)
         if found is None and owner.name == DEFAULT_DICT and owner.arguments:
             found = self._default_item(owner, key, node)
         if found is not None:
@@ -344,6 +344,14 @@ class Evaluator:
         if owner.kind in (ValueKind.PARAMETERS, ValueKind.SEQUENCE):
             return owner
         return unknown_value(node, owner)
+
+    def _named_item(self, owner: AbstractValue, key: str, node: ast.Subscript, name: str) -> AbstractValue | None:
+        """Return the item of a dictionary, a registry that other files fill, or ``globals()``; None if unknown."""
+        if dotted_name(getattr(node.value, "func", None)) == "globals":
+            return self.interpreter.scope.module_scope.get(name)
+        if key not in owner.attributes and is_empty_dictionary(owner):
+            self.interpreter.imports.run_registrations()
+        return owner.attributes.get(key)
 
     def _default_item(self, owner: AbstractValue, key: str, node: ast.Subscript) -> AbstractValue:
         """Return the item of a ``defaultdict``, which is created when it is read for the first time."""
@@ -431,6 +439,15 @@ class Evaluator:
         if value.name.endswith((".LRScheduler", "._LRScheduler")):
             return ValueKind.SCHEDULER
         return created_kind(value.name) if value.kind is ValueKind.NAME else None
+
+
+def is_empty_dictionary(value: AbstractValue) -> bool:
+    """Return True for a dictionary that is created empty, such as a registry."""
+    match value.node if value.kind is ValueKind.SEQUENCE else None:
+        case ast.Dict(keys=[]) | ast.Call(func=ast.Name(id="dict" | "OrderedDict"), args=[], keywords=[]):
+            return True
+        case _:
+            return False
 
 
 def element(iterable: AbstractValue, node: Any) -> AbstractValue:

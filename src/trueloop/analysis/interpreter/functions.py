@@ -189,6 +189,8 @@ class Functions:
         key = arguments.positional[1].constant() if len(arguments.positional) > 1 else None
         owner = arguments.positional[0] if arguments.positional else unknown_value(node)
         found = attribute_of_name(owner, arguments.positional[1]) if len(arguments.positional) > 1 else None
+        if found is None and isinstance(key, str):  # getattr(heads, "MLP"), of an imported file
+            found = self.interpreter.imports.attribute(owner, key)
         if found is not None:
             return found
         if owner.kind is ValueKind.NAME and owner.name in BASE_CLASSES:  # getattr(torch.optim, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
@@ -13,6 +14,28 @@ if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Interpreter
 
 MAX_FILES: Final = 20  # files that are followed from one file
+
+
+def is_registration(statement: ast.stmt) -> bool:
+    """Return True for a statement of a file that may add a class or function to a registry under a name."""
+    match statement:
+        case ast.ClassDef() | ast.FunctionDef():
+            return any(is_registering(each, statement) for each in statement.decorator_list)
+        case ast.Expr(value=ast.Call(func=func)):
+            return "regist" in ast.unparse(func).lower()
+        case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str()))], value=ast.Name()):
+            return True
+        case _:
+            return False
+
+
+def is_registering(decorator: ast.expr, definition: ast.AST) -> bool:
+    """Return True for ``@register("mlp")``, and for a decorator of a class that gets a name, as ``@HEADS("mlp")``."""
+    if not isinstance(decorator, ast.Call):
+        return False
+    first = decorator.args[0] if decorator.args else None
+    is_named = isinstance(first, ast.Constant) and isinstance(first.value, str)
+    return "regist" in ast.unparse(decorator.func).lower() or (isinstance(definition, ast.ClassDef) and is_named)
 
 
 class Imports:
@@ -28,6 +51,7 @@ class Imports:
         self.scopes: dict[str, ModuleScope] = {}
         """Scope of each file whose names were used, by path."""
         self._resolved: dict[ImportedName, AbstractValue | None] = {}
+        self._has_registered = False
 
     def imported(self, name: str, node: ast.stmt, module: str, level: int = 0, attribute: str = "") -> AbstractValue:
         """Return the value of an imported name, which `resolve` looks up when it is used.
@@ -90,6 +114,34 @@ class Imports:
             elif self._resolved.get(imported) is not None:
                 return self._resolved[imported]
         return None
+
+    def run_registrations(self) -> None:
+        """Run, once, what fills registries in the imported files: decorators of classes, ``register("mlp", MLP)``."""
+        if self._has_registered or self.project is None:
+            return
+        self._has_registered = True
+        queue = [next(iter(self.scopes.values())).module]  # the file itself
+        seen = {queue[0].path}
+        while queue and len(seen) <= MAX_FILES:
+            for file in self._imported_files(queue.pop(0)):
+                scope = self._scope(file) if file not in seen else None
+                seen.add(file)
+                if scope is not None and not scope.is_complete:
+                    queue.append(scope.module)
+                    found = [e for e in scope.module.tree.body if is_registration(e)]
+                    new = [e for e in found if getattr(e, "name", "") not in scope.names]
+                    self.interpreter.run_module(scope, new)
+
+    def _imported_files(self, module: Module) -> Iterator[str]:
+        """Yield the files of the project that the statements of a file import."""
+        assert self.project is not None
+        for each in module.tree.body:
+            if isinstance(each, ast.Import):
+                yield from filter(None, (self.project.find(alias.name, module.path) for alias in each.names))
+            elif isinstance(each, ast.ImportFrom):
+                file = self.project.find(each.module or "", module.path, each.level)
+                inner = [self.project.submodule(file, alias.name) for alias in each.names] if file else []
+                yield from filter(None, (file, *inner))
 
     def imported_names(self, scope: ModuleScope) -> frozenset[str]:
         """Return the names of a file that are imported from other files of the project."""

@@ -11,7 +11,7 @@ from trueloop.analysis.interpreter.assignments import Assignments
 from trueloop.analysis.interpreter.calls import Calls
 from trueloop.analysis.interpreter.contexts import enter_context
 from trueloop.analysis.interpreter.evaluator import Evaluator, element
-from trueloop.analysis.interpreter.imports import Imports
+from trueloop.analysis.interpreter.imports import Imports, is_registering
 from trueloop.analysis.interpreter.methods import KEYWORDS, KNOWN_ITEMS
 from trueloop.analysis.interpreter.recording import (
     MAX_CALL_DEPTH,
@@ -49,11 +49,6 @@ def interpret(module: Module, *, notebook: bool = False, project: Project | None
         interpreter.recording.operations.clear()  # an incomplete program proves nothing
     recording = interpreter.recording
     return SourceFile(interpreter.imports.modules(), recording.operations, recording.names, notebook=notebook)
-
-
-def _is_registering(decorator: ast.Call) -> bool:
-    """Return True for a decorator whose name says that it registers a function or class."""
-    return "regist" in ast.unparse(decorator.func).lower()
 
 
 @dataclass(slots=True)
@@ -339,7 +334,7 @@ class Interpreter:
     def _register(self, node: Function | ast.ClassDef, value: AbstractValue) -> None:
         """Run the decorators of the program with arguments, as ``@register("adam")``, which store what they get."""
         for decorator in node.decorator_list if not self.recording.functions else ():
-            if not isinstance(decorator, ast.Call) or not _is_registering(decorator):
+            if not is_registering(decorator, node):
                 continue
             found = self.evaluator.evaluate(decorator)
             if found.kind is ValueKind.FUNCTION and not found.union:

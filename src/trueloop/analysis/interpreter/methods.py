@@ -296,6 +296,17 @@ class Methods:
             return self._record(OpKind.STORE_ITEM, node, owner, *arguments.all(), name=name)
         return owner if name in VIEW_METHODS else unknown_value(node, owner)
 
+    def _sequence_get(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        """Return the class or function that a registry has under a name; other items are unknown."""
+        from trueloop.analysis.interpreter.evaluator import is_empty_dictionary
+
+        key = f"[{arguments.positional[0].constant()!r}]" if arguments.positional else ""
+        if key not in owner.attributes and is_empty_dictionary(owner):
+            self.interpreter.imports.run_registrations()
+        found = owner.attributes.get(key)
+        is_known = found is not None and found.kind in (ValueKind.CLASS, ValueKind.FUNCTION)
+        return found if found is not None and is_known else unknown_value(node, owner)
+
     def _sequence(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name == "items" and owner.name == KEYWORDS:
             return _known_items(owner, node)

@@ -83,6 +83,22 @@ def default_of(source: SourceFile, node: ast.expr) -> ast.expr | None:
     return next((default for parameter, default in pairs if parameter.arg == node.id), None)
 
 
+def values_in_closure(source: SourceFile, node: ast.Name) -> list[ast.expr]:
+    """Return the expressions whose value a variable may have, also one of a function around that of the node."""
+    around = enclosing_nodes(source, node)
+    if any(isinstance(e, ast.Lambda) and node.id in [each.arg for each in _parameters(e)] for e in around):
+        return []
+    function = function_of(source, node)
+    while not isinstance(function, ast.Module):
+        found = [part for each in _assignments(function).get(node.id, []) for part in _parts(source, each)]
+        if node.id in [each.arg for each in _parameters(function)]:
+            return found + _arguments(source, function, node.id)
+        if found:
+            return found
+        function = function_of(source, function)
+    return [part for each in _assignments(source.tree).get(node.id, []) for part in _parts(source, each)]
+
+
 def unpacked_call(source: SourceFile, node: ast.expr) -> ast.Call | None:
     """Return the call of which a variable is one of several results, as in ``q1, q2 = critic(states)``."""
     assigned = _assignments(function_of(source, node)).get(dotted_name(node) or ast.unparse(node), [])

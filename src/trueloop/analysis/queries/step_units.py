@@ -2,13 +2,14 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op
+from trueloop.analysis.queries.possible_values import possible_values, values_in_closure
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import dotted_name, nodes_in
 
 LENGTH_ARGUMENTS: Final = {
     "CosineAnnealingLR": ("1", "T_max"),
@@ -27,7 +28,8 @@ _UPDATES: Final = re.compile(
     r"(^|_)(total|num|max|n|all|t)_?(train(ing)?_|opt(im)?_)?(steps|iters|iterations|updates)$"
 )
 """Names for the number of updates of a whole run."""
-_PER_EPOCH: Final = re.compile(r"len\(|//|steps|iter|batches|updates|per_epoch")
+_PER_EPOCH: Final = re.compile(r"len\(|//|steps|iter|batches|updates|per_epoch|ceil\(|/.*(batch|\bbs\b)")
+_SIZE: Final = re.compile(r"batch|(^|\.)bs$", re.IGNORECASE)
 _BATCHES: Final = re.compile(r"steps|iter|batches|updates|per_epoch", re.IGNORECASE)
 ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
@@ -51,33 +53,84 @@ def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
     return found
 
 
-def counts_updates(source: SourceFile, expressions: Iterable[ast.AST]) -> bool:
-    """Return True if expressions use the number of updates of the run: ``epochs * len(loader)``, or a name of it."""
-    names: set[str] = set()
-    for expression in expressions:
-        if any(map(_is_total, nodes_in(expression, ast.BinOp))):
-            return True
-        names |= {last_name(each) for each in nodes_in(expression, ast.Name, ast.Attribute)}
-    return any(
-        any(map(_is_total, nodes_in(value, ast.BinOp)))
-        for name in names
-        if _UPDATES.search(name)
-        for value in _definitions_of(source, name)
-    )
+def counts_updates(source: SourceFile, expressions: Iterable[ast.AST], epochs: Container[str] = ()) -> bool:
+    """Return True if expressions use the number of updates of the run: ``epochs * len(loader)``, or a name of it.
+
+    Args:
+        source: the file.
+        expressions: expressions and definitions, of which variables, also of closures, and attributes are followed.
+        epochs: names for the number of epochs, besides those with "epoch" in them.
+    """
+    return any(_Totals(source, epochs).has(each) for each in expressions)
+
+
+class _Totals:
+    """Searches expressions for the number of updates of a run."""
+
+    def __init__(self, source: SourceFile, epochs: Container[str]) -> None:
+        self._source, self._epochs, self._seen = source, epochs, set[int]()
+
+    def has(self, node: ast.AST, depth: int = 6) -> bool:
+        """Return True if a part of a node, or of a value that it reads, is the number of updates of the run."""
+        if id(node) in self._seen:
+            return False
+        self._seen.add(id(node))
+        match node:
+            case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv() as op, right=right):
+                if self.has(right, depth) or (isinstance(op, ast.FloorDiv) and self._is_total(node)):
+                    return True
+                is_conversion = self._is_per_epoch(right)  # warm_up_steps / steps_per_epoch
+                return not is_conversion and self.has(left, depth)
+            case ast.BinOp() if self._is_total(node):
+                return True
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()) if depth:
+                return any(self.has(each, depth - 1) for each in self._values(node))
+            case _:
+                return any(self.has(each, depth) for each in ast.iter_child_nodes(node))
+
+    def _is_total(self, node: ast.BinOp) -> bool:
+        """Return True for ``epochs * steps_per_epoch`` and ``epochs * samples // batch_size``."""
+        if isinstance(node.op, ast.FloorDiv):
+            is_product = isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.Mult)
+            sides = (node.left.left, node.left.right) if is_product else ()  # type: ignore[attr-defined]
+            return _SIZE.search(ast.unparse(node.right)) is not None and any(map(self._is_epochs, sides))
+        if not isinstance(node.op, ast.Mult):
+            return False
+        pairs = (node.left, node.right), (node.right, node.left)
+        return any(self._is_epochs(one) and self._is_per_epoch(other) for one, other in pairs)
+
+    def _is_epochs(self, node: ast.expr) -> bool:
+        return "epoch" in ast.unparse(node).lower().replace("per_epoch", "") or dotted_name(node) in self._epochs
+
+    def _is_per_epoch(self, node: ast.expr) -> bool:
+        """Return True for the number of batches of an epoch, by its name or how it is computed."""
+        values = self._values(node) if isinstance(node, ast.Name | ast.Attribute) else []
+        return any(_PER_EPOCH.search(ast.unparse(each).lower()) for each in (node, *values))
+
+    def _values(self, node: ast.expr) -> list[ast.expr]:
+        """Return what a variable, an attribute, or a field or property of a class may be."""
+        if isinstance(node, ast.Name):
+            found = values_in_closure(self._source, node)
+        else:
+            found = [*possible_values(self._source, node), *self._fields(last_name(node))]
+        by_name = _definitions_of(self._source, last_name(node)) if _UPDATES.search(last_name(node)) else ()
+        return [*found, *by_name]
+
+    def _fields(self, name: str) -> Iterator[ast.expr]:
+        """Yield the values of a field, and the results of a property, of the classes of the program."""
+        for definition in self._source.nodes_of(ast.ClassDef):
+            for each in definition.body:
+                targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+                if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+                    yield from [each.value] if name in map(last_name, targets) else ()
+                elif isinstance(each, ast.FunctionDef) and each.name == name and each.decorator_list:
+                    yield from (e.value for e in nodes_in(each, ast.Return) if e.value is not None)
 
 
 def counts_batches(node: ast.AST) -> bool:
     """Return True for an expression with the number of batches in it, such as ``epochs * len(loader)``."""
     names = (last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute))
     return any(name == "len" or _BATCHES.search(name) for name in names)
-
-
-def _is_total(product: ast.BinOp) -> bool:
-    """Return True for ``epochs * steps_per_epoch``."""
-    sides = [ast.unparse(each).lower() for each in (product.left, product.right)]
-    return isinstance(product.op, ast.Mult) and any(
-        "epoch" in one.replace("per_epoch", "") and _PER_EPOCH.search(other) for one, other in (sides, sides[::-1])
-    )
 
 
 def _definitions_of(source: SourceFile, name: str) -> Iterator[ast.expr]:

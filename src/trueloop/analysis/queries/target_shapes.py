@@ -16,6 +16,7 @@ from trueloop.analysis.queries.activations import SIGMOID
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import loops_around, origins, unpacked_call
 from trueloop.analysis.queries.shuffled_loaders import Calls, loaders_of, traced, values_of
+from trueloop.analysis.queries.yielded_batches import items_of, yielded
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 
@@ -50,8 +51,10 @@ _DATA: Final = re.compile(r"(load|fetch)_[a-z_]+$")
 """Functions of scikit-learn that return a data set."""
 _LIBRARIES: Final = frozenset(("torch", "np", "numpy", "F", "functional", "th", "nn"))
 _INDICES: Final = frozenset((
-    "randperm", "randint", "permutation", "choice", "sample", "nonzero", "arange", "argsort", "slice", "split", "chunk",
+    "randperm", "randint", "integers", "permutation", "choice", "sample", "nonzero", "arange", "argsort", "slice",
+    "split", "chunk",
 ))  # fmt: skip
+_SPLITTING: Final = frozenset(("split", "chunk", "tensor_split", "array_split", "BatchSampler"))
 _DEPTH: Final = 12
 
 
@@ -117,7 +120,7 @@ class Shapes:
         if values:
             return _common([self.of(each, path, depth - 1) for each, path in values])
         call = unpacked_call(self.source, node)
-        if call is not None and isinstance(node, ast.Name):
+        if call is not None and isinstance(node, ast.Name) and last_name(call.func) != "next":
             return self._of_part(call, node.id, calls, depth)
         if not isinstance(node, ast.Name):
             return None
@@ -159,29 +162,13 @@ class Shapes:
     # Batches ---------------------------------------------------------------------------------------------------------
 
     def _of_batch(self, node: ast.Name, calls: Calls, depth: int) -> str | None:
-        """Return the shape of ``y`` in ``for x, y in loader``, from the dataset of the loader."""
-        for loop in loops_around(self.source, node):
-            target, iterable = loop.target, loop.iter
-            if last_name(getattr(iterable, "func", None)) == "enumerate" and isinstance(target, ast.Tuple):
-                target = target.elts[-1]
-            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
-            names = [getattr(each, "id", "") for each in parts]
-            unpacked = self._unpacked_from(node, target) if isinstance(target, ast.Name) else None
-            position = names.index(node.id) if node.id in names else unpacked
-            if position is not None:
-                return self._of_samples(iterable, position, calls, depth)
-        return None
-
-    def _unpacked_from(self, node: ast.Name, batch: ast.Name) -> int | None:
-        """Return the position of a variable in ``x, y = batch`` or ``x, y = (t.to(device) for t in batch)``."""
-        for each in self.source.nodes_of(ast.Assign):
-            targets = each.targets[0].elts if isinstance(each.targets[0], ast.Tuple | ast.List) else []
-            names = [getattr(target, "id", "") for target in targets]
-            value = (
-                each.value.generators[0].iter if isinstance(each.value, ast.ListComp | ast.GeneratorExp) else each.value
-            )
-            if node.id in names and isinstance(value, ast.Name) and value.id == batch.id:
-                return names.index(node.id)
+        """Return the shape of ``y`` in ``for x, y in loader``, from a generator, or the dataset of the loader."""
+        for item in items_of(self.source, node):
+            parts = yielded(self.source, item, calls)
+            if parts:
+                return _common([self.of(each, path, depth - 1) for each, path in parts])
+            if item.position is not None:
+                return self._of_samples(item.iterable, item.position, calls, depth)
         return None
 
     def _of_samples(self, iterable: ast.expr, position: int, calls: Calls, depth: int) -> str | None:
@@ -269,8 +256,11 @@ class Shapes:
                 loop = next(
                     (e for e in loops_around(self.source, each) if getattr(e.target, "id", "") == each.id), None
                 )
-                if loop is not None:
-                    return last_name(getattr(loop.iter, "func", None)) in ("split", "chunk", "tensor_split")
+                if loop is not None and last_name(getattr(loop.iter, "func", None)) in _SPLITTING:
+                    return True
+                parts = [part for item in items_of(self.source, each) for part, _ in yielded(self.source, item, ())]
+                if parts:
+                    return all(map(self._selects_rows, parts))
         return False
 
     def _of_call(self, node: ast.Call, calls: Calls, depth: int) -> str | None:
@@ -408,8 +398,9 @@ def _of_stack(node: ast.Call) -> str | None:
 def _is_single(call: ast.expr) -> bool:
     """Return True for ``randint(0, n)`` and ``choice(rows)``, which return one index."""
     match call:
-        case ast.Call(args=args, keywords=[]) if last_name(call.func) in ("randint", "choice"):
-            return len(args) < 3 and not any(isinstance(each, ast.Tuple) for each in args)
+        case ast.Call(args=args, keywords=[]) if last_name(call.func) in ("randint", "integers", "choice"):
+            bounds = 1 if last_name(call.func) == "choice" else 2
+            return len(args) <= bounds and not any(isinstance(each, ast.Tuple) for each in args)
         case _:
             return False
 

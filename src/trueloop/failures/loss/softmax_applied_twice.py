@@ -25,9 +25,10 @@ How it is detected
     In a run, the sanitizer reports a loss whose input is the direct result of a softmax over as many values as there
     are classes; reshaping and changes of the dtype in between do not matter. The linter reports a softmax over the last
     or the second dimension directly before the loss, at the end of a model, or in a method of it such as
-    ``predict_proba``. The loss may come from a function, a dictionary, or a registry that decorators fill. It also
-    reports ``Categorical(logits=p)`` of a policy, where p comes from a softmax, and a file that creates one loss and
-    one model that ends in a softmax, and calls neither.
+    ``predict_proba``. The loss and the model may come from a function, a dictionary, ``getattr``, or a registry that
+    decorators fill, also in other files. If the name of the class is unknown, all classes must end with a softmax. It
+    also reports ``Categorical(logits=p)`` of a policy, where p comes from a softmax, and a file that creates one loss
+    and one model that ends in a softmax, and calls neither.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -38,13 +39,14 @@ import ast
 import math
 from collections.abc import Iterator
 
-from trueloop.analysis.abstract_value import FORWARD_RESULT, NO_GRAPH, AbstractValue
+from trueloop.analysis.abstract_value import FORWARD_RESULT, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, remove_activation_fix
 from trueloop.analysis.queries.possible_values import origins, possible_values
 from trueloop.analysis.queries.uncalled_losses import uncalled_loss
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
@@ -94,6 +96,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             origin is None
             or origin.name not in SOFTMAX
             or not _is_over_classes(origin, direct=loss.inputs[0].origin() is origin)
+            or _may_be_of_other_class(source, loss.inputs[0])
         ):
             continue
         yield Hit(
@@ -141,6 +144,27 @@ def _is_softmax(source: SourceFile, node: ast.expr) -> bool:
     made = [each for each in possible_values(source, node.func) if isinstance(each, ast.Call) and each.args]
     last = [last_name(getattr(each.args[-1], "func", None)) for each in made if last_name(each.func) == "Sequential"]
     return bool(last) and len(last) == len(made) and all(each == "Softmax" for each in last)
+
+
+def _may_be_of_other_class(source: SourceFile, output: AbstractValue) -> bool:
+    """Return True if an output is of a module of one of several classes, not all of which end with a softmax."""
+    value: AbstractValue | None = output
+    while value is not None:
+        for model in value.sources[:1]:
+            classes: tuple[AbstractValue, ...] = getattr(model.scope, "union", ())
+            if model.kind is ValueKind.MODEL and not all(_ends_with_softmax(source, each.node) for each in classes):
+                return True
+        inner = value.sources[0] if value.sources and value.name in VIEWS else None
+        value = value.attributes.get(FORWARD_RESULT, inner)
+    return False
+
+
+def _ends_with_softmax(source: SourceFile, definition: ast.AST) -> bool:
+    """Return True if all that the ``forward`` of a class returns comes from a softmax."""
+    methods = [e for e in nodes_in(definition, ast.FunctionDef) if e.name == "forward"]
+    returned = [e.value for method in methods for e in nodes_in(method, ast.Return)]
+    found = [each is not None and any(_is_softmax(source, e) for e in origins(source, each)) for each in returned]
+    return bool(found) and all(found)
 
 
 def _is_over_classes(softmax: AbstractValue, *, direct: bool) -> bool:

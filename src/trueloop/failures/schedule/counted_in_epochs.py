@@ -35,12 +35,12 @@ How it is detected
     updates, and has not changed since.
 
     The linter reports a scheduler whose length has ``len(loader)`` as a factor, or the length of a ``LambdaLR`` that
-    its function uses, such as ``total_steps = epochs * steps_per_epoch``, and that is stepped outside the loop with
-    the updates, and the Noam schedule of "Attention is all you need",
-    ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also reports a
-    rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch, and a scheduler
-    that each batch steps although its length is the number of epochs, its milestones are at most that number, or its
-    step size is, if the rate then falls to half or less.
+    its function uses, such as ``total = epochs * steps_per_epoch``, also through closures, arguments, fields and
+    properties, and that is stepped outside the loop with the updates, and the Noam schedule of "Attention is all you
+    need", ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also
+    reports a rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch, and a
+    scheduler that each batch steps although its length is the number of epochs, its milestones are at most that
+    number, or its step size is, if the rate then falls to half or less.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -81,6 +81,7 @@ EARLY: Final = 0.15  # share of the updates
 MIN_RISES: Final = 4  # updates in which the rate rises, before it falls
 MIN_PERIODS: Final = 3  # rises of equal length
 DROP: Final = 0.5  # share of the rate before; less is an abrupt fall
+_PI: Final = frozenset(("math", "np", "numpy", "torch", "pi"))
 _SETS_RATE: Final = re.compile(r"""\[["']lr["']\]\s*=[^=]""")
 
 
@@ -235,7 +236,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if steps and (
             is_noam
             or all(_has_loader_length(scheduler, each) for each in loaders)
-            or (is_inner and counts_updates(source, _lengths_in_source(source, scheduler)))
+            or (is_inner and counts_updates(source, _lengths_in_source(source, scheduler), _limits(advance.loops[-1])))
         ):
             yield Hit(
                 message=f"`{source.text.segment(advance.node)}` runs once per epoch, but the "
@@ -253,11 +254,21 @@ def _lengths_in_source(source: SourceFile, scheduler: AbstractValue) -> list[ast
     return [*lengths, *(each for each in _lambda_parts(source, scheduler) if not _converts_epochs(each))]
 
 
+def _limits(loop: Loop) -> set[str]:
+    """Return the names of the number of iterations of a loop over epochs."""
+    arguments = getattr(loop.iterable.node, "args", ()) if loop.iterable is not None and _trip_counts(loop) else ()
+    return {dotted_name(each) for each in arguments} - {""}
+
+
 def _converts_epochs(function: Any) -> bool:
     """Return True for a function that multiplies its argument, as in ``epoch * steps_per_epoch``."""
     names = {each.arg for part in nodes_in(function, ast.arguments) for each in part.args}
-    products = (each for each in nodes_in(function, ast.BinOp) if isinstance(each.op, ast.Mult))
-    return any(getattr(side, "id", "") in names for each in products for side in (each.left, each.right))
+    products = [(e.left, e.right) for e in nodes_in(function, ast.BinOp) if isinstance(e.op, ast.Mult)]
+    return any(
+        getattr(one, "id", "") in names and {last_name(e) for e in nodes_in(other, ast.Name, ast.Attribute)} - _PI
+        for left, right in products
+        for one, other in ((left, right), (right, left))
+    )
 
 
 def _lambda_parts(source: SourceFile, scheduler: AbstractValue) -> list[ast.AST]:
@@ -320,9 +331,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 def _length_in_epochs(scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
     """Return in words that the length of a schedule is the number of epochs, or a part of it; "" if it is not."""
-    name, epochs = scheduler.name.rpartition(".")[2], _trip_counts(loop)
-    limits = getattr(loop.iterable.node, "args", ()) if loop.iterable is not None and epochs else ()
-    names = {dotted_name(each) for each in limits} - {""}
+    name, epochs, names = scheduler.name.rpartition(".")[2], _trip_counts(loop), _limits(loop)
     if name in ENDING:
         lengths = [e for e in schedule_lengths(scheduler) if any(_is_part_of(e, one, names) for one in epochs)]
         return f"the schedule is `{ast.unparse(lengths[0].node)}` steps long, the number of epochs" if lengths else ""

@@ -28,8 +28,8 @@ How it is detected
 
     The linter finds the shapes in the source: of the output of the last ``Linear``, and of targets from NumPy's random
     numbers, data sets of scikit-learn, tables of pandas, a ``TensorDataset`` or a data set of the program, through
-    functions, lambdas, indices and operations. In a loss that is written by hand it reports a difference or product of
-    both shapes whose mean, sum or norm is taken.
+    functions, generators, iterable classes, ``next``, lambdas, indices and operations. In a loss that is written by
+    hand it reports a difference or product of both shapes whose mean, sum or norm is taken.
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html

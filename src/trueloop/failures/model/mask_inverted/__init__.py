@@ -26,14 +26,17 @@ When this is fine
     - You pass ``tokens == padding`` as the padding mask of a layer.
     - You use your own attention function, which may have either convention.
     - The weights after a softmax are multiplied with the mask as well, and divided by their sum.
+    - The mask has one value for all scores over which the softmax is taken, as for padded queries.
 
 How it is detected
     Only the linter finds it, from the source code: a triangle of ones, a comparison with the padding token or with the
     lengths, or a tokenizer's mask is passed to PyTorch's attention with the wrong convention, also through variables,
     arguments and other files. A model that reads from right to left needs the other triangle, so this is a warning. It
-    also reports a softmax of scores that were multiplied with a variable called mask, valid or adjacency, to which a
-    mask of zeros and ones was added, or which are set to a number above -5 where a mask is True, if this mask is not
-    used after it. A triangle of floating-point ones is reported as an error. A run reports the consequences: MDL014 if
+    also reports a softmax of scores that were multiplied with a variable called mask, valid or adjacency, or with a
+    triangle of ones, to which a mask of zeros and ones or of zeros and tiny numbers was added, or which are set to a
+    number above -5 where a mask is True, if this mask is not used after it. The number may be a constant, a setting,
+    a default or ``finfo(...).tiny``, and the scores may come from another function. A triangle of floating-point ones,
+    or of tiny numbers, is reported as an error. A run reports the consequences: MDL014 if
     a position sees its target, MDL016 if padding is read.
 
 References
@@ -51,11 +54,11 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import attribute_value
-from trueloop.analysis.queries.batch_loops import function_of, without_conversions
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.model.mask_inverted.weighted_scores import KEEPS_MEANING, tiny_bias, zeroed_scores
 
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 LAYERS = frozenset(
@@ -63,14 +66,9 @@ LAYERS = frozenset(
                                     "TransformerEncoderLayer", "TransformerDecoderLayer")
 )  # fmt: skip
 MASKS = frozenset(("attn_mask", "mask", "src_mask", "tgt_mask"))
-KEEPS_MEANING = frozenset(("bool", "to", "cuda", "type", "type_as", "unsqueeze", "squeeze", "view", "expand",
-                           "repeat", "clone", "contiguous", "expand_as", "reshape", "repeat_interleave"))  # fmt: skip
-_TO_NUMBERS: Final = frozenset(("float", "half", "double", "int", "long"))
 OPPOSITE = {"upper": "lower", "lower": "upper", "tokens": "padding", "padding": "tokens"}
-_MASK_NAME: Final = re.compile(r"(^|_)(masks?|adj|adjacency|valid|pad|padding|padded)($|_)", re.IGNORECASE)
 _TOKENS: Final = re.compile(r"token|(^|_)ids?$|^(src|tgt|inputs?|seqs?|x|words?|text)$", re.IGNORECASE)
 _LENGTHS: Final = re.compile(r"len", re.IGNORECASE)
-MASKED_SCORE = -5  # and below; a score above it keeps a weight after the softmax
 MAX_DEPTH = 8  # number of names and calls through which the origin of a mask is searched
 
 
@@ -86,8 +84,16 @@ class _Mask(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the masks with the wrong convention for attention, and those that set scores to 0 before a softmax."""
-    yield from _zeroed_scores(source)
+    yield from zeroed_scores(source)
     for call, name, value in _mask_arguments(source):
+        if tiny_bias(source, value) is not None:
+            yield Hit(
+                message=f"`{source.text.segment(value)}` masks nothing: it adds numbers of almost 0 to the attention "
+                "scores. Use minus infinity.",
+                node=call,
+                severity=Severity.ERROR,
+            )
+            continue
         mask = _parse_mask(source, value, MAX_DEPTH)
         if mask is None:
             continue
@@ -117,130 +123,6 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=call,
             fix=Fix((edit,), safe=False, description="Invert the mask") if fixable else None,
         )
-
-
-def _zeroed_scores(source: SourceFile) -> Iterator[Hit]:
-    """Yield each softmax of scores that are set to 0 by a mask, if the weights are not masked after it."""
-    for call in source.all_calls:
-        if last_name(call.func) != "softmax":
-            continue
-        owner = getattr(call.func, "value", None)
-        is_function = bool(source.qualified_name(call.func)) or last_name(owner) in ("F", "torch", "functional", "self")
-        scores = call.args[0] if (is_function or owner is None) and call.args else owner
-        function = function_of(source, call)
-        zeroed = _last_change(function, scores, call) if scores is not None else None
-        mask = _zeroing_mask(source, zeroed) if zeroed is not None else None
-        if zeroed is None or mask is None:
-            continue
-        names = {last_name(each) for each in walk(mask) if isinstance(each, ast.Name | ast.Attribute)} - {"self"}
-        if "drop" in ast.unparse(mask) or (isinstance(scores, ast.Name) and scores.id in names):
-            continue  # dropout, or a mask of the scores' own values
-        inside = {id(each) for each in walk(zeroed)}
-        later = [each for each in walk(function) if getattr(each, "lineno", 0) >= call.lineno]
-        if not any(isinstance(e, ast.expr) and last_name(e) in names and id(e) not in inside for e in later):
-            yield Hit(
-                message=f"`{ast.unparse(zeroed)}` gives the masked scores a value to which softmax gives a weight too: "
-                "it masks nothing. Fill them with minus infinity.",
-                node=zeroed,
-                related=((call, "the softmax"),),
-                fix=_infinity_fix(source, zeroed),
-            )
-
-
-def _last_change(function: ast.AST, scores: ast.expr, call: ast.Call) -> ast.AST | None:
-    """Return the expression or statement that last changes the scores before a softmax."""
-    while isinstance(scores, ast.BinOp) and isinstance(scores.op, ast.Div):
-        scores = scores.left  # scores / temperature
-    if not isinstance(scores, ast.Name):
-        return scores
-    found: list[ast.AST] = []
-    for each in walk(function):
-        match each:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == scores.id:
-                found.append(value)
-            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]) if name == scores.id:
-                found.append(each)
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) as change) if (
-                name == scores.id and attr.endswith("_")
-            ):
-                found.append(change)
-            case ast.AugAssign(target=ast.Name(id=name)) if name == scores.id:
-                found.append(each)
-            case _:
-                pass
-    before = [each for each in found if getattr(each, "lineno", call.lineno) < call.lineno]
-    return max(before, key=lambda each: getattr(each, "lineno", 0), default=None)
-
-
-def _zeroing_mask(source: SourceFile, node: ast.AST) -> ast.AST | None:
-    """Return the mask by which an expression or statement sets scores to 0, or adds 1 to them; None for others."""
-    match node:
-        case ast.BinOp(left=left, op=ast.Add(), right=right) | ast.AugAssign(target=left, op=ast.Add(), value=right):
-            terms = [each for each in (left, right) if _MASK_NAME.search(_name_of(each))]
-            return next((each for each in terms if _is_zero_or_one(source, each, MAX_DEPTH)), None)
-        case (
-            ast.BinOp(left=left, op=ast.Mult(), right=right)
-            | ast.AugAssign(target=left, op=ast.Mult(), value=right)
-            | ast.Call(func=ast.Attribute(value=left, attr="mul" | "mul_"), args=[right])
-        ):
-            factors = [without_conversions(each) for each in (left, right)]
-            return next((e for e in factors if _MASK_NAME.search(_name_of(e))), None)
-        case ast.Call(func=ast.Attribute(attr="masked_fill" | "masked_fill_"), args=[mask, *rest], keywords=keywords):
-            values = [*rest, *(each.value for each in keywords if each.arg == "value")]
-            return mask if len(values) == 1 and _is_weighted(values[0]) else None
-        case ast.Call(func=func, args=[condition, first, second]) if last_name(func) == "where":
-            return condition if _is_weighted(first) or _is_weighted(second) else None
-        case ast.Assign(targets=[ast.Subscript(slice=index)], value=value) if _is_weighted(value):
-            is_mask = isinstance(index, ast.Compare | ast.UnaryOp) or bool(_MASK_NAME.search(_name_of(index)))
-            return index if is_mask and not isinstance(getattr(index, "op", None), ast.USub) else None
-        case _:
-            return None
-
-
-def _is_zero_or_one(source: SourceFile, node: ast.expr, depth: int) -> bool:
-    """Return True for the result of a comparison, or a triangle of ones, perhaps converted to numbers."""
-    while isinstance(node, ast.Call | ast.Subscript):
-        if isinstance(node, ast.Subscript):
-            node = node.value
-        elif last_name(node.func) in ("tril", "triu"):
-            return "ones" in ast.unparse(node)
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in KEEPS_MEANING | _TO_NUMBERS:
-            node = node.func.value
-        else:
-            return False
-    if isinstance(node, ast.Name | ast.Attribute) and depth:
-        values = [each for each in possible_values(source, node) if getattr(each, "value", ...) is not None]
-        return bool(values) and all(_is_zero_or_one(source, each, depth - 1) for each in values)
-    return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert))
-
-
-def _name_of(node: ast.AST) -> str:
-    while isinstance(node, ast.Call | ast.Subscript):  # mask.unsqueeze(1), mask[:, None]
-        node = node.value if isinstance(node, ast.Subscript) else getattr(node.func, "value", node.func)
-    return last_name(node)
-
-
-def _is_weighted(node: ast.expr) -> bool:
-    """Return True for a score that keeps a weight after a softmax: 0, -1, 1e-9, ``torch.zeros_like(x)``."""
-    if isinstance(node, ast.Call):
-        is_tensor = last_name(node.func) == "tensor" and len(node.args) > 0
-        return last_name(node.func) == "zeros_like" or (is_tensor and _is_weighted(node.args[0]))
-    sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
-    value = getattr(node.operand if isinstance(node, ast.UnaryOp) else node, "value", None)
-    return isinstance(value, int | float) and not isinstance(value, bool) and sign * value > MASKED_SCORE
-
-
-def _infinity_fix(source: SourceFile, node: ast.AST) -> Fix | None:
-    """Return the fix that fills scores with minus infinity, if a 0 is written."""
-    zeros = [each for each in walk(node) if isinstance(each, ast.Constant) and type(each.value) in (int, float)]
-    if (
-        isinstance(node, ast.BinOp | ast.AugAssign)
-        or len(zeros) != 1
-        or any(isinstance(e, ast.USub) for e in walk(node))
-    ):
-        return None
-    edit = source.text.replace(zeros[0], 'float("-inf")')
-    return Fix((edit,), safe=False, description="Fill the masked scores with minus infinity")
 
 
 def _mask_arguments(source: SourceFile) -> Iterator[tuple[ast.Call, str, ast.expr]]:
@@ -393,7 +275,7 @@ NAMES = sorted(each.rpartition(".")[2] for each in (ATTENTION, *LAYERS))
 RULE = Rule(
     required_words=(
         "mask|tril|triu|adj|valid|where(|pad",
-        "|".join((*(f"{each}{end}" for each in NAMES for end in ("(", " as ")), "softmax(")),
+        "|".join((*(f"{each}{end}" for each in NAMES for end in ("(", " as ")), "oftmax(|logits=")),
     ),
     find=find,
 )
