@@ -305,3 +305,171 @@ def test_run_accepts_models_that_do_not(run_is_clean, script):
 @pytest.mark.parametrize("script", NOTES.values(), ids=NOTES.keys())
 def test_run_notes_models_that_padding_affects_by_design(run_is_clean, script):
     run_is_clean(HEAD + script, note="MDL016")
+
+
+LINT_HEAD = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pad_packed_sequence, pack_padded_sequence, pad_sequence
+from torch.utils.data import DataLoader, Dataset
+
+rows = [torch.randint(1, 30, (n % 9 + 3,)) for n in range(200)]
+labels = torch.tensor([int(row[-1] > 14) for row in rows])
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Embedding(30, 8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+    def forward(self, tokens, lengths=None):
+        {forward}
+
+{pad}
+
+def fit(net, loader):
+    optimizer = torch.optim.Adam(net.parameters())
+    for tokens, target in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(tokens), target)
+        loss.backward()
+        optimizer.step()
+
+fit(Net(), loader)
+"""
+COLLATE = """
+def collate(batch):
+    return {padded}, torch.stack([label for _, label in batch])
+
+loader = DataLoader(list(zip(rows, labels)), 32, shuffle=True, collate_fn=collate)
+"""
+ITEMS = """
+class Rows(Dataset):
+    def __len__(self):
+        return len(rows)
+    def __getitem__(self, index):
+        row = rows[index].tolist()
+        {padded}
+        return torch.as_tensor(ids), labels[index]
+
+loader = DataLoader(Rows(), 32, shuffle=True)
+"""
+PAD = COLLATE.replace("{padded}", "pad_sequence([row for row, _ in batch], batch_first=True)")
+LAST = "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out[:, -1])  # <- MDL016"
+STATE = "_, (h, c) = self.rnn(self.embed(tokens))\nreturn self.head(h[-1])  # <- MDL016"
+LINT_FAULTY = {
+    "the last step after pad_sequence": (LAST, PAD),
+    "the final state": (STATE, PAD),
+    "the only layer's state": (
+        "_, (h, c) = self.rnn(self.embed(tokens))\nh = h.squeeze(0)  # <- MDL016\nreturn self.head(h)", PAD
+    ),
+    "a variable": (
+        "out = self.rnn(self.embed(tokens))[0]\nlast = out[:, -1, :]  # <- MDL016\nreturn self.head(F.dropout(last))",
+        PAD,
+    ),
+    "the mean": ("out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out.mean(1))  # <- MDL016", PAD),
+    "the mean by a function": (
+        "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(torch.mean(out, dim=1))  # <- MDL016", PAD
+    ),
+    "zeros filled by hand": (
+        LAST,
+        ITEMS.replace("{padded}", "ids = np.zeros(16, dtype=int)\n        ids[:len(row)] = row"),
+    ),
+    "zeros filled in a loop": (
+        STATE,
+        ("def batch_of(rows):\n    longest = max(map(len, rows))\n    out = torch.zeros(len(rows), longest).long()\n"
+        "    for i, row in enumerate(rows):\n        out[i, :len(row)] = row\n    return out\n"
+        "loader = [(batch_of(rows[i:i + 32]), labels[i:i + 32]) for i in range(0, 200, 32)]\n"),
+    ),
+    "a list of padding": (LAST, ITEMS.replace("{padded}", "ids = row + [0] * (16 - len(row))")),
+    "F.pad": (
+        STATE, ITEMS.replace("{padded}", "ids = F.pad(torch.tensor(row), (0, 16 - len(row)))")
+    ),
+    "a missing number of padding tokens": (
+        LAST, ITEMS.replace("{padded}", "missing = 16 - len(row)\n        ids = row + [0] * missing")
+    ),
+}  # fmt: skip
+LAST_OK = LAST.partition("  #")[0]
+STATE_OK = STATE.partition("  #")[0]
+MEAN_OK = "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out.mean(1))"
+LINT_CORRECT = {
+    "padding on the left": (LAST_OK, ITEMS.replace("{padded}", "ids = [0] * (16 - len(row)) + row")),
+    "F.pad on the left": (
+        LAST_OK, ITEMS.replace("{padded}", "ids = F.pad(torch.tensor(row), (16 - len(row), 0))")
+    ),
+    "zeros filled from the end": (
+        LAST_OK,
+        ITEMS.replace("{padded}", "ids = np.zeros(16, dtype=int)\n        ids[-len(row):] = row"),
+    ),
+    "turned around twice": (
+        LAST_OK, COLLATE.replace("{padded}", "pad_sequence([r.flip(0) for r, _ in batch], batch_first=True).flip(1)")
+    ),
+    "padding_side": (
+        LAST_OK,
+        COLLATE.replace("{padded}", "pad_sequence([r for r, _ in batch], batch_first=True, padding_side='left')"),
+    ),
+    "one length": (LAST_OK, COLLATE.replace("{padded}", "torch.stack([r[:3] for r, _ in batch])")),
+    "packed": (
+        ("packed = pack_padded_sequence(self.embed(tokens), (tokens != 0).sum(1), batch_first=True)\n"
+        "_, (h, c) = self.rnn(packed)\nreturn self.head(h[-1])"),
+        PAD,
+    ),
+    "lengths": (
+        "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out[range(len(out)), lengths - 1] + out[:, -1] * 0)",
+        PAD,
+    ),
+    "a mask before the mean": (
+        ("mask = (tokens > 0).float().unsqueeze(2)\nout, _ = self.rnn(self.embed(tokens))\n"
+        "return self.head((out * mask).mean(1))"),
+        PAD,
+    ),
+    "gathered": (
+        ("out, _ = self.rnn(self.embed(tokens))\nend = tokens.gt(0).sum(1) - 1\n"
+        "return self.head(out.gather(1, end[:, None, None].expand(-1, 1, 8)).squeeze(1))"),
+        PAD,
+    ),
+    "the maximum over time": (
+        "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out.max(1).values)", PAD
+    ),
+    "a sum of embeddings": ("return self.head(self.embed(tokens).sum(1))", PAD),
+    "the mean over one fixed length": (MEAN_OK, ITEMS.replace("{padded}", "ids = row + [0] * (16 - len(row))")),
+    "labels are padded": (
+        LAST_OK, "targets = pad_sequence(rows, batch_first=True)\nloader = [(torch.ones(4, 5).long(), labels[:4])]\n"
+    ),
+    "images are padded": (
+        LAST_OK, "wide = F.pad(torch.ones(4, 3, 8, 8), (1, 1, 1, 1))\nloader = [(torch.ones(4, 5).int(), labels[:4])]\n"
+    ),
+}  # fmt: skip
+
+
+def lint_program(forward: str, pad: str) -> str:
+    return LINT_HEAD.replace("{forward}", forward.replace("\n", "\n        ")).replace("{pad}", pad)
+
+
+@pytest.mark.parametrize("name", LINT_FAULTY)
+def test_lint_reports_states_behind_padding(lint_reports, name):
+    lint_reports(lint_program(*LINT_FAULTY[name]))
+
+
+@pytest.mark.parametrize("name", LINT_CORRECT)
+def test_lint_accepts_programs_that_read_no_padding(lint_is_clean, name):
+    lint_is_clean(lint_program(*LINT_CORRECT[name]), "MDL016")
+
+
+VARIES_LATER = """
+class Last(Net):
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens))[0][:, -1])  # <- MDL016
+
+sizes = iter([14, 14, 14, 14, 14, 12, 13, 14, 14, 14, 14, 13, 14, 14])
+
+def make():
+    tokens, lengths, labels = batch()
+    return F.pad(tokens[:, :12], (0, next(sizes) - tokens[:, :12].shape[1])), lengths, labels
+
+train(Last(nn.GRU(8, 8, batch_first=True)), lambda model, tokens, lengths: model(tokens), make)
+"""
+
+
+def test_run_warns_if_the_length_varies_after_the_first_probe(run_reports):
+    run_reports(HEAD + VARIES_LATER)

@@ -149,7 +149,8 @@ class InformationFlow(Hook):
             model.reshapes = True
         model.causal |= causality.shift is not None
         model.batch |= batch.judged
-        model.padded |= padding.judged
+        # Padding does more harm if the length varies, which later batches may show.
+        model.padded |= padding.judged and (padding.padding is None or padding.padding.length_varies)
         return InformationFlowProbed(
             location=model.called_at,
             model=model.ref,

@@ -31,8 +31,15 @@ How it is detected
     is reported if the outputs change for at least half of these samples, or for all that have no padding left. It is a
     warning if the outputs change by more than 5 % of their spread, and if the length varies between batches or the
     model is given lengths or a mask; or if they change by more than half of it, since a recurrent layer runs over the
-    padding of a fixed length. Otherwise it is a note. A tagger with a recurrent layer in both directions gets a note.
-    Models that accept one length only, and models on a GPU, are not judged.
+    padding of a fixed length, or if a tenth of the predicted classes change and the shortest sample is more padding
+    than data. Otherwise it is a note, unless updates 10 or 30 show that the length varies after all. A tagger with a
+    recurrent layer in both directions gets a note. Models that accept one length only, and models on a GPU, are not
+    judged.
+
+    The linter reports, as a warning, a loss that is computed from the last step or the final state of a recurrent layer
+    if the program pads on the right: by ``pad_sequence``, a tokenizer, ``F.pad`` with a difference of lengths, slices
+    of zeros, or ``ids + [0] * n``. Where batches have several lengths, this includes the mean over time. It is silent
+    if a name in the program contains "mask", "pack_padded", "gather", "flip" and the like, or the module uses lengths.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence,
@@ -43,13 +50,22 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html
 """
 
+import ast
+from collections import deque
+from collections.abc import Iterator
+
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import RECURRENT, InformationFlowProbed, PaddingReached
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.model.padding_read.right_padding import read_behind_padding
+from trueloop.tracing.events import RECURRENT, InformationFlowProbed, PaddingReached, Ref, WatchEnded
+from trueloop.tracing.weak_id_dict import WeakIdDict
 
 HARMFUL = 0.05  # of the spread of the outputs, by which padding changes them
 HARMFUL_IF_FIXED = 0.5  # where all inputs have one length, so that training can make up for a few padding steps
+MAX_NOTES = 8  # of models that were deleted
+HARMFUL_FLIPS = 0.1  # of the samples, whose predicted class changes without padding of which some have more than data
 TOLERANT = ("conv", "max", "amax", "adaptive_max")  # starts of names of operations that padding affects little
 
 
@@ -58,6 +74,9 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._judged, self._obstacle = False, ""
+        self._of_deleted: deque[Evidence] = deque(maxlen=MAX_NOTES)
+        self._notes = WeakIdDict[Ref, Evidence](self._of_deleted.append)
+        """Models whose padding is not known to do harm so far."""
 
     def on_information_flow_probed(self, event: InformationFlowProbed) -> Evidence | None:
         """Return evidence if padding reaches the output."""
@@ -66,12 +85,22 @@ class Detector(BaseDetector):
         padding = event.padding
         if padding is None or padding.operation.startswith(TOLERANT):
             return None
-        return Evidence(
+        evidence = Evidence(
             message=f"Padding reaches the output of `{event.model.name}`. {_facts(padding)}",
             location=padding.location or event.called_at,
             related=((event.called_at, "the model is called here"),) if padding.location and event.called_at else (),
+            first_update=event.update,
             severity=Severity.WARNING if _is_harmful(padding) else Severity.NOTE,
         )
+        if evidence.severity is Severity.NOTE:
+            self._notes.put(event.model, evidence)  # a later call may show that the length varies
+            return None
+        self._notes.remove(event.model)
+        return evidence
+
+    def on_watch_ended(self, event: WatchEnded) -> list[Evidence]:
+        """Return evidence of padding that is not known to do harm."""
+        return [*self._of_deleted, *self._notes.values()]
 
     def inconclusive(self) -> str:
         """Return a reason if no model was judged."""
@@ -87,7 +116,11 @@ def _is_harmful(padding: PaddingReached) -> bool:
         return False  # only the last positions are affected, by the way back
     if padding.length_varies or padding.is_declared:
         return True
-    return padding.operation in (*RECURRENT, "getitem", "select") and padding.change >= HARMFUL_IF_FIXED
+    is_mostly_padding = 2 * padding.lengths[0] < padding.lengths[1]
+    is_strong = padding.change >= HARMFUL_IF_FIXED or (
+        is_mostly_padding and padding.flipped >= HARMFUL_FLIPS * padding.rows
+    )
+    return padding.operation in (*RECURRENT, "getitem", "select") and is_strong
 
 
 def _facts(padding: PaddingReached) -> str:
@@ -105,6 +138,31 @@ def _facts(padding: PaddingReached) -> str:
         + (" The model is given the lengths or a mask, so it is unused or inverted." if padding.is_declared else "")
     )
 
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each last step, final state or mean over time behind padding that nothing masks."""
+    for found in read_behind_padding(source):
+        kind = found.layer.name.rpartition(".")[2]
+        what = "a mean that counts the padding" if found.is_mean else f"the state of this {kind} after the padding"
+        padding = found.padding
+        code = ast.unparse(padding.func) if isinstance(padding, ast.Call) else ast.unparse(padding)
+        yield Hit(
+            message=f"`{ast.unparse(found.node)}` is {what} of short sequences: `{code}` pads them on the right, and "
+            "the program neither packs nor masks them, nor reads their last real step.",
+            node=found.node,
+            related=((padding, "padded here"), (found.layer.node, "the recurrent layer")),
+        )
+
+
+RULE = Rule(
+    required_words=(
+        "LSTM|GRU|RNN",
+        "-1|mean(|[0]|squeeze(0)",
+        "pad_sequence|padding=|pad(|] * (|]*(|zeros(|full(|[:",
+        "backward(|ross_entropy(|Loss(",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch
@@ -146,4 +204,5 @@ FAILURE = Failure(
     good=changed(BAD, {"last = out[:, -1]": "last = out[torch.arange(len(out)), lengths - 1]"}),
     fix="Read the last real step, pack the sequences, or mask the padding.",
     detector=Detector,
+    rule=RULE,
 )
