@@ -238,3 +238,85 @@ def test_lint_reports_changes_in_functions_that_get_the_sample(lint_reports, fun
 def test_lint_accepts_functions_that_change_a_copy(lint_is_clean, functions, result):
     body = f"x = self.signals[i]\n        return {result}, x"
     lint_is_clean(CALLED.format(functions=functions, body=body, argument=""), "DAT010")
+
+
+HELPED = """
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+{functions}
+class Stored(Dataset):
+    def __init__(self, rows, labels, mean, deviation):
+        self.rows, self.labels = rows, labels
+        self.mean, self.deviation = mean, deviation
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, i):
+        {body}
+
+def load():
+    rows = np.random.default_rng(0).normal(size=(100, 3, 8)).astype("float32")
+    return torch.from_numpy(rows), torch.arange(100) % 2
+
+rows, labels = load()
+train = DataLoader(Stored(rows, labels, rows.mean().item(), rows.std().item()), batch_size=8, shuffle=True)
+"""
+STANDARDISE = "def standardise(x, mean, deviation):\n    x -= mean  # <- DAT010\n    x /= deviation\n    return x\n"
+HELPERS = {
+    "a method": (
+        "",
+        """return self.scaled(self.rows[i]), self.labels[i]
+    def scaled(self, row):
+        row -= self.mean  # <- DAT010
+        return row""",
+    ),
+    "a function": (STANDARDISE, "return standardise(self.rows[i], self.mean, self.deviation), self.labels[i]"),
+    "another parameter": (
+        "def scale(mean, row):\n    row /= mean  # <- DAT010\n    return row\n",
+        "row = self.rows[i].reshape(-1)\n        return scale(self.mean, row), self.labels[i]",
+    ),
+    "a keyword": (STANDARDISE, "return standardise(deviation=2.0, mean=0.1, x=self.rows[i]), self.labels[i]"),
+    "out": (
+        "def centre(row, mean):\n    np.subtract(row, mean, out=row)  # <- DAT010\n    return row\n",
+        "row = self.rows[i].numpy()\n        return centre(row, self.mean), self.labels[i]",
+    ),
+    "noise with out": (
+        "def noisy(row):\n    np.clip(row + np.random.randn(3, 8), 0, 1, out=row)  # <- DAT010\n    return row\n",
+        "return torch.from_numpy(noisy(self.rows[i].numpy())), self.labels[i]",
+    ),
+    "a remainder as the index": (
+        STANDARDISE,
+        "row = self.rows[i % len(self.rows)]\n        return standardise(row, 0.5, 2.0), self.labels[i]",
+    ),
+}
+UNCHANGED = {
+    "a clone": "return standardise(self.rows[i].clone(), self.mean, self.deviation), self.labels[i]",
+    "another type": "return standardise(self.rows[i].double(), self.mean, self.deviation), self.labels[i]",
+    "arithmetic": "return standardise(self.rows[i] * 2, self.mean, self.deviation), self.labels[i]",
+    "a list as the index": "return standardise(self.rows[[i]], self.mean, self.deviation), self.labels[i]",
+    "a mask": "return standardise(self.rows[i][self.rows[i] > 0], self.mean, self.deviation), self.labels[i]",
+    "a copy of the array": "return standardise(np.array(self.rows[i]), 0.5, 2.0), self.labels[i]",
+    "a label": "return self.rows[i], standardise(self.labels[i].item(), 0.5, 2.0)",
+}
+
+
+@pytest.mark.parametrize(("functions", "body"), HELPERS.values(), ids=HELPERS)
+def test_lint_reports_samples_that_helpers_change(lint_reports, functions, body):
+    lint_reports(HELPED.format(functions=functions, body=body))
+
+
+@pytest.mark.parametrize("body", UNCHANGED.values(), ids=UNCHANGED)
+def test_lint_accepts_helpers_that_change_new_arrays(lint_is_clean, body):
+    lint_is_clean(HELPED.format(functions=STANDARDISE.replace("  # <- DAT010", ""), body=body), "DAT010")
+
+
+def test_lint_accepts_numbers_and_strings_of_lists(lint_is_clean):
+    body = "return standardise(self.rows[i], self.mean, self.deviation), self.labels[i]"
+    text = HELPED.format(functions=STANDARDISE.replace("  # <- DAT010", ""), body=body)
+    a, b = text.index("    rows = np"), text.index("rows, labels = load")
+    lint_is_clean(
+        text[:a]
+        + "    return [0.5, 1.5, 2.5], [0, 1, 0]\n"
+        + text[b:].replace("rows.mean().item(), rows.std().item()", "0.5, 2.0")
+    )

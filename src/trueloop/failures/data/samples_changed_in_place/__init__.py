@@ -32,10 +32,10 @@ How it is detected
     model's input. In a variable, the model must also have got the changed samples themselves. In a dataset it also
     reports random changes that add up, if the samples change a few at a time while they are read. A program may reduce
     its samples step by step on purpose, so this is a warning. The linter reports a ``__getitem__`` that takes
-    ``self.images[index]``, also through ``torch.from_numpy``, and changes it by ``+=``, ``sub_()`` or at random places,
-    if the stored items are arrays and no other method sets them. It follows the sample into the functions, objects and
-    lists of transforms that ``__getitem__`` calls with it, also in other files, up to the first one that returns a
-    new array.
+    ``self.images[index]``, also through ``torch.from_numpy``, and changes it by ``+=``, ``sub_()``, ``out=`` or at
+    random places, if the stored items are arrays and no other method sets them. It follows the sample into the
+    functions, objects and lists of transforms that ``__getitem__`` calls with it, also in other files, up to the first
+    one that returns a new array.
 
 References
     NumPy, "Copies and views", https://numpy.org/doc/stable/user/basics.copies.html

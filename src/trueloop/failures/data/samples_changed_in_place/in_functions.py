@@ -1,9 +1,11 @@
 """Finds the functions of a program that change the array that they get, and those that return it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import loops_around, possible_values
 from trueloop.analysis.source_file import SourceFile, last_name
@@ -11,9 +13,15 @@ from trueloop.core.source_text import nodes_in, walk
 
 SHARING: Final = frozenset((
     "from_numpy", "as_tensor", "asarray", "squeeze", "unsqueeze", "view", "permute", "transpose", "numpy", "detach",
+    "reshape", "swapaxes", "ravel",
 ))  # fmt: skip
 """Functions and methods whose result shares memory with what they get."""
-CHANGING: Final = frozenset(("sub_", "div_", "mul_", "add_", "normal_", "neg_", "pow_"))
+CHANGING: Final = frozenset(
+    ("sub_", "div_", "mul_", "add_", "normal_", "neg_", "pow_", "sqrt_", "exp_", "log_", "log1p_")
+)
+_CLIPPING: Final = frozenset(("clip", "clamp"))  # changes nothing when it is repeated
+_COUNT: Final = re.compile(r"^(n|i|k)$|num|count|len|idx|index|(^|_)ids?($|_)|age|year|weight", re.IGNORECASE)
+"""Names of numbers."""
 _LIBRARIES: Final = frozenset(("torch", "np", "numpy"))
 _OF_SEVERAL: Final = frozenset(("Compose", "Sequential", "partial", "ModuleList", "list"))
 _MAX_DEPTH: Final = 8
@@ -28,11 +36,18 @@ class Effect(NamedTuple):
     """Whether the result shares memory with the array."""
 
 
-def effect_of_call(source: SourceFile, called: ast.expr, depth: int = _MAX_DEPTH) -> Effect:
-    """Return what a call does with its first argument: a function, an object with ``__call__``, a list of them."""
+def effect_of_call(source: SourceFile, called: ast.expr, depth: int = _MAX_DEPTH, parameter: int | str = 0) -> Effect:
+    """Return what a call does with one of its arguments: a function, an object with ``__call__``, a list of them.
+
+    Args:
+        source: the program.
+        called: what is called.
+        depth: number of calls that are followed.
+        parameter: position or name of the argument.
+    """
     change = None
     for alternatives in _stages(source, called, depth):
-        effects = [_effect_of_function(source, each, depth - 1) for each in alternatives]
+        effects = [_effect_of_function(source, each, depth - 1, parameter) for each in alternatives]
         if not effects:
             return Effect(change)
         changes = [each.change for each in effects if each.change is not None]
@@ -54,6 +69,10 @@ def changed_name(function: Any, statement: ast.stmt) -> str:
             is_text = any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in walk(index))
             return name if used & local and name not in used and not is_text else ""
         case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
+            written = next((each.value for each in call.keywords if each.arg == "out"), None)
+            is_repeatable = last_name(call.func) in _CLIPPING and bool(call.args) and isinstance(call.args[0], ast.Name)
+            if isinstance(written, ast.Name) and not is_repeatable:
+                return written.id  # np.subtract(image, mean, out=image)
             names = [last_name(each) for each in _owners(call)]
             return names[0] if names else ""
         case _:
@@ -80,18 +99,19 @@ def _owners(call: ast.expr) -> Iterator[ast.Name]:
         yield call
 
 
-def _effect_of_function(source: SourceFile, function: Any, depth: int) -> Effect:
-    """Return what a function or lambda does with its first parameter."""
+def _effect_of_function(source: SourceFile, function: Any, depth: int, parameter: int | str) -> Effect:
+    """Return what a function or lambda does with one of its parameters, by position or name."""
     arguments = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     arguments = arguments[1:] if arguments[:1] == ["self"] else arguments
-    if not arguments or depth <= 0:
+    name = next((each for number, each in enumerate(arguments) if parameter in (number, each)), "")
+    if not name or depth <= 0:
         return Effect()
     if isinstance(function, ast.Lambda):
-        return _effect_of(source, function.body, {arguments[0]}, depth)
-    shared, change, shares = {arguments[0]}, None, False
+        return _effect_of(source, function.body, {name}, depth)
+    shared, change, shares = {name}, None, False
     for statement in statements(function.body):
         name = changed_name(function, statement)
-        if name in shared and _is_array(function, name, statement):
+        if name in shared and (_is_scaled(statement) or _is_array(function, name, statement)):
             change = change or statement
         value = getattr(statement, "value", None)
         if isinstance(statement, ast.AugAssign) or not isinstance(value, ast.expr):
@@ -103,6 +123,16 @@ def _effect_of_function(source: SourceFile, function: Any, depth: int) -> Effect
             names = {each.id for each in nodes_in(target, ast.Name) if isinstance(each.ctx, ast.Store)}
             shared = shared | names if found.shares and isinstance(target, ast.Name) else shared - names
     return Effect(change, shares=shares)
+
+
+def _is_scaled(statement: ast.stmt) -> bool:
+    """Return True for ``image -= self.mean``, but not for a number that is counted up, as in ``n += 1``."""
+    match statement:
+        case ast.AugAssign(target=ast.Name(id=name), value=value):
+            is_whole = isinstance(value, ast.Constant) and isinstance(value.value, int)
+            return not is_label(statement.target) and not (is_whole or _COUNT.search(name))
+        case _:
+            return False
 
 
 def _is_array(function: Any, name: str, statement: ast.stmt) -> bool:

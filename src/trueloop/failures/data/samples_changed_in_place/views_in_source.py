@@ -66,10 +66,12 @@ def _changes(source: SourceFile, method: ast.FunctionDef) -> Iterator[_Change]:
         if name in views:
             yield _Change(statement, name, views[name])
         for call in nodes_in(statement, ast.Call):
-            view = _view(call.args[0], indices, views) if call.args else None
-            changed = effect_of_call(source, call.func).change if view is not None else None
-            if view is not None and changed is not None:
-                yield _Change(changed, ast.unparse(call.args[0]), view, call)
+            given = [*enumerate(call.args), *((each.arg or "", each.value) for each in call.keywords)]
+            for parameter, argument in given:
+                view = _view(argument, indices, views)
+                changed = None if view is None else effect_of_call(source, call.func, parameter=parameter).change
+                if view is not None and changed is not None:
+                    yield _Change(changed, ast.unparse(argument), view, call)
         for target in statement.targets if isinstance(statement, ast.Assign) else ():
             for each, value in _pairs(target, statement.value):  # type: ignore[union-attr]
                 view = _view(value, indices, views)
@@ -93,8 +95,10 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 def _view(node: ast.expr, indices: set[str], views: dict[str, ast.Subscript]) -> ast.Subscript | None:
     """Return the stored item ``self.images[index]`` with which a value shares memory; None if with none."""
     match node:
-        case ast.Subscript(value=ast.Attribute(value=ast.Name(id="self")), slice=ast.Name(id=name)):
-            return node if name in indices else None
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(id="self")), slice=ast.Name(id=name) | ast.BinOp(left=ast.Name(id=name))
+        ):
+            return node if name in indices else None  # also self.images[index % len(self.images)]
         case ast.Name(id=name):
             return views.get(name)
         case ast.Subscript(value=inner, slice=ast.Slice()):

@@ -23,7 +23,10 @@ When this is fine
 How it is detected
     The sanitizer reads the matrices of which a loss takes a softmax, or a logarithm of a sum of exponentials. It
     reports a symmetric matrix of 8 or more rows whose diagonal contains the maximum of every row, if the positives are
-    other elements of it, in two backward passes.
+    other elements of it, in two backward passes. The linter follows the logits of a cross-entropy, or the sum of
+    exponentials in the denominator of a loss over joined views, back to a product of embeddings with themselves:
+    ``z @ z.T``, ``einsum``, or a similarity of ``z.unsqueeze(1)`` and ``z.unsqueeze(0)``. It reports the product if
+    nothing on the way masks, selects or changes single elements, and the targets are not the diagonal.
 
 References
     Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020, arXiv:2002.05709
@@ -39,6 +42,7 @@ from typing import Final
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.formatting import format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.loss.compared_with_itself.similarity_in_source import RULE
 from trueloop.tracing.events import Event
 from trueloop.tracing.source_calls import calls_in
 
@@ -120,5 +124,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"z @ z.T / 0.5": "(z @ z.T / 0.5).masked_fill(torch.eye(64) == 1, -1e9)"}),
     fix="Exclude the diagonal before the softmax: similarities.fill_diagonal_(float('-inf')).",
+    rule=RULE,
     detector=Detector,
 )

@@ -27,6 +27,11 @@ How it is detected
     rate above zero if at least 90 % of the entries never changed; entries whose gradient was zero in any update do not
     count. It also adds up the absolute gradients of all updates, and separately of the entries that the update did not
     change. It reports an optimizer of PyTorch without float32 state if the second sum is at least half of the first.
+    The linter reports an optimizer of PyTorch that gets all parameters of a model which the source code casts to
+    bfloat16, creates with ``dtype=`` or under ``torch.set_default_dtype``, if the rate is known and small: up to 3e-4
+    for Adam and its relatives, whose updates are at most about the rate, and for SGD up to 1e-3, divided by one minus
+    the momentum. For float16 it reports Adam and its relatives with an ``eps`` that rounds to zero. Casts behind a
+    loop, models with parts of another dtype, and rates of the command line are not reported.
 
 References
     Zamirai et al., "Revisiting BFloat16 Training", 2020, arXiv:2010.06192
@@ -40,6 +45,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.precision.updates_lost.half_weights import RULE
 from trueloop.tracing.events import Ref, StepStarted, StepTaken, TracingGap
 
 if TYPE_CHECKING:
@@ -170,5 +176,6 @@ FAILURE = Failure(
         },
     ),
     fix="Keep the weights in float32, and compute in half precision with torch.autocast.",
+    rule=RULE,
     detector=Detector,
 )
