@@ -52,6 +52,11 @@ def main():
     return predict(net, test_loader)
 """,
     "a class that stops the training": CLASS.format("  # <- CKP012", "", ""),
+    "a class with a base class of the program": "class Stopper:\n    pass\n"
+    + CLASS.format("  # <- CKP012", "", "").replace("EarlyStopping:", "EarlyStopping(Stopper):"),
+    "a class that is a module": CLASS.format("  # <- CKP012", "", "").replace(
+        "EarlyStopping:\n    def __init__(self):", "EarlyStopping(nn.Module):\n    def __init__(self):"
+    ),
     "a trainer": """
 class Trainer:
     def __init__(self, model):
@@ -102,6 +107,10 @@ net.load_state_dict(fit(net, 10))
     "read by a method": CLASS.format(
         "", "def restore(self, model):\n        model.load_state_dict(self.weights)", "stopper.restore(net)"
     ),
+    "a base class of another package": "from trainers import Stopper\n"
+    + CLASS.format("", "", "").replace("EarlyStopping:", "EarlyStopping(Stopper):"),
+    "a base class whose base is of another package": "import trainers\nclass Base(trainers.Stopper):\n    pass\n"
+    + CLASS.format("", "", "").replace("EarlyStopping:", "EarlyStopping(Base):"),
     "read from outside": CLASS.format("", "", "net.load_state_dict(stopper.weights)"),
     "a class for other files": CLASS.partition("stopper =")[0].format("", ""),
     "tested at each new best value": LOOP.format(STORED + "\n        test_loss = score(net, test_loader)"),

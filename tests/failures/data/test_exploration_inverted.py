@@ -7,6 +7,19 @@ import random
 import numpy as np
 import torch
 """
+GREEDY_FIRST = """
+def select(net, s{parameter}):
+    if np.random.uniform() < {epsilon}:{mark}
+        return net(s).argmax(-1)
+    return np.random.randint(0, 4)
+"""
+
+
+def greedy_first(before: str, epsilon: str = "epsilon", parameter: str = "", mark: str = "") -> str:
+    return before + GREEDY_FIRST.format(epsilon=epsilon, parameter=parameter, mark=mark)
+
+
+MARK = "  # <- DAT033"
 FAULTY = {
     "a function": """
 def act(q, state, eps):
@@ -34,8 +47,24 @@ def select(net, s, epsilon):
 def select(net, s, eps_threshold):
     return np.random.randint(4) if eps_threshold < random.random() else int(net(s).argmax())  # <- DAT033
 """,
+    "a small constant": greedy_first("epsilon = 0.1\n", mark=MARK),
+    "a default": greedy_first("", "eps", ", eps=0.05", MARK),
+    "it falls": greedy_first("epsilon = 1.0\nfor t in range(9):\n    epsilon *= 0.9\n", mark=MARK),
+    "it falls to a limit": greedy_first(
+        "epsilon = 0.9\nfor t in range(9):\n    epsilon = max(0.05, epsilon - 0.01)\n", mark=MARK
+    ),
+    "a function computes it": greedy_first("epsilon = 1.0\nepsilon = schedule(3)\n", mark=MARK),
 }
 CORRECT = {
+    "a constant of 0.9": greedy_first("epsilon = 0.9\n"),
+    "a constant attribute": greedy_first(
+        "class Options:\n    epsilon: float = 0.95\nargs = Options()\n", "args.epsilon"
+    ),
+    "a default of 0.9": greedy_first("", "eps", ", eps=0.9"),
+    "an option": greedy_first("p.add_argument('--epsilon', type=float, default=0.9)\n", "args.epsilon"),
+    "an argument": greedy_first("select(q, s, epsilon=0.9)\n", "epsilon", ", epsilon"),
+    "it grows": greedy_first("epsilon = 0.0\nfor t in range(9):\n    epsilon += 0.1\n"),
+    "it grows to a limit": greedy_first("epsilon = 0\nfor t in range(9):\n    epsilon = min(epsilon + 0.1, 0.9)\n"),
     "less than epsilon": """
 def act(q, state, eps):
     if random.random() < eps:

@@ -46,6 +46,12 @@ NUMBERED = {
     "ids = {c: i for i, c in enumerate(chars)}  # <- DAT028\n",
     "a loop": "ids = {}\nfor word in set(words):  # <- DAT028\n    ids[word] = len(ids)\n",
     "zip": "names = {record.name for record in records}\nids = dict(zip(names, range(len(names))))  # <- DAT028\n",
+    "characters and a layer": """
+words = set(text.split())
+ids = dict(zip(words, range(len(words))))  # <- DAT028
+short = [chr(ids[w]) for w in text.split()]
+x = torch.tensor([ids[w] for w in text.split()])
+""",
     "a class": """
 class Vocabulary:
     def __init__(self, texts):
@@ -63,6 +69,21 @@ ORDERED = {
     "numbers": "ids = {y: i for i, y in enumerate(set(targets.tolist()))}\n" + SAVE,
     "saved with the weights": "vocab = {w: i for i, w in enumerate(set(text.split()))}\n"
     "torch.save({'model': model.state_dict(), 'vocab': vocab}, 'model.pt')\n",
+    "characters of an edit distance": """
+def word_errors(first, second):
+    words = set(first.split() + second.split())
+    numbers = dict(zip(words, range(len(words))))
+    left = [chr(numbers[w]) for w in first.split()]
+    right = [chr(numbers[w]) for w in second.split()]
+    return Levenshtein.distance("".join(left), "".join(right))
+"""
+    + SAVE,
+    "characters by a comprehension": """
+def word_errors(reference, text):
+    numbers = {w: i for i, w in enumerate(set(reference.split()) | set(text.split()))}
+    return distance(*("".join(chr(numbers[w]) for w in each.split()) for each in (reference, text)))
+"""
+    + SAVE,
     "saved as JSON": "vocab = {w: i for i, w in enumerate(set(text.split()))}\njson.dump(vocab, file)\n" + SAVE,
 }
 

@@ -266,6 +266,38 @@ for epoch in range(3):
         for x, y in held_out:
             print(F.cross_entropy(model(x), y))
 """,
+    "one method for both loaders": FOLDER
+    + """
+class Steps:
+    def __init__(self):
+        self.train_loader = DataLoader(folder, 16, shuffle=True)
+        self.val_loader = DataLoader(ImageFolder("val", transforms.ToTensor()), 16)
+        self.train_step, self.val_step = self.make_train_step(), self.make_val_step()
+    def make_train_step(self):
+        def step(x, y):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return step
+    def make_val_step(self):
+        def step(x, y):
+            return F.cross_entropy(model(x), y).item()
+        return step
+    def batches(self, validation=False):
+        if validation:
+            loader, step = self.val_loader, self.val_step
+        else:
+            loader, step = self.train_loader, self.train_step
+        for x, y in loader:
+            step(x, y)
+    def train(self):
+        for epoch in range(3):
+            self.batches(validation=False)
+            with torch.no_grad():
+                self.batches(validation=True)
+Steps().train()
+""",
     "an autoencoder": FOLDER
     + """
 for epoch in range(3):

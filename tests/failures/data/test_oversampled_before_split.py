@@ -28,7 +28,25 @@ class Data:
         parts = train_test_split(self.x, self.y)  # <- DAT023
 """,
 }
+BALANCED = """
+import pandas as pd
+def create_balanced(df):
+    rare = df[df["Label"] == "spam"]
+    common = df[df["Label"] == "ham"]
+    return pd.concat([{}])
+def random_split(df, share):
+    df = df.sample(frac=1, random_state=1).reset_index(drop=True)
+    return df[: int(len(df) * share)], df[int(len(df) * share) :]
+def main(df):
+    balanced_df = create_balanced(df)
+    balanced_df["Label"] = balanced_df["Label"].map({{"ham": 0, "spam": 1}})
+    train_df, held_out_df = random_split(balanced_df, 0.8){}
+    return train_df, held_out_df
+"""
+FAULTY["rows are drawn again"] = BALANCED.format("common, rare.sample(len(common), replace=True)", "  # <- DAT023")
 CORRECT = {
+    "the larger class is sampled": BALANCED.format("common.sample(len(rare), random_state=123), rare", ""),
+    "without replacement": BALANCED.format("common.sample(len(rare), replace=False), rare", ""),
     "split first": """
 X_train, X_test, y_train, y_test = train_test_split(X, y)
 X_train, y_train = SMOTE().fit_resample(X_train, y_train)

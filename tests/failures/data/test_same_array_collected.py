@@ -43,6 +43,23 @@ x = torch.tensor(np.array([s for s, _ in buffer]))
 }
 
 CORRECT = {
+    "numbers in dictionaries": """
+logs = {d: {"loss": 0.0, "x": [], "y": []} for d in ("a", "b")}
+for epoch in range(3):
+    for d in logs:
+        logs[d]["loss"] /= 4
+        logs[d]["x"].append(epoch + 1)
+        logs[d]["y"].append(logs[d]["loss"])
+x, y = torch.tensor(logs["a"]["x"]), torch.tensor(logs["a"]["y"])
+""",
+    "numbers of calls": """
+losses, totals = [], {"sum": 0.0}
+for step in range(3):
+    totals["sum"] += step
+    losses.append(score(step))
+    losses.append(step * 2)
+x = torch.tensor(losses)
+""",
     "a copy": """
 state, memory = np.zeros(4), []
 for t in range(9):

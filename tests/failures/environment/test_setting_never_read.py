@@ -22,6 +22,17 @@ for epoch in range(5):
 FIXED = LOOP.replace("lr=args.lr", "lr=0.1")
 IMPORTS = "import torch\nfrom dataclasses import asdict, dataclass\nfrom torch import nn\n"
 FAULTY = {
+    "a function with the name of a method": IMPORTS
+    + """
+def loaders(data, batch_size=32):
+    return torch.utils.data.DataLoader(data, batch_size)
+def fit(net, data, batch_size):  # <- ENV008
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loaders(data):
+        optimizer.zero_grad()
+        (net(x) - y).pow(2).mean().backward()
+        optimizer.step()
+""",
     "an option, printed": PARSER.replace("0.1)\n", "0.1)  # <- ENV008\n")
     + "args = parser.parse_args()\nprint(args)\nprint(vars(args))"
     + FIXED,
@@ -117,6 +128,33 @@ stopper = EarlyStopping()
     + LOOP,
 }
 CORRECT = {
+    "a method of the module with the name of a function": IMPORTS
+    + """
+def train(net, loader, batch_size=32):
+    return len(loader)
+def fit(net, loader, batch_size, lr):
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    net.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        (net(x) - y).pow(2).mean().backward()
+        optimizer.step()
+""",
+    "the state of one sample": IMPORTS
+    + """
+class Model(nn.Module):
+    def begin_state(self, width, batch_size=1):
+        return torch.zeros(batch_size, width)
+def predict(model, prefix, batch_size, width):
+    state = model.begin_state(width)
+    for x in prefix:
+        y, state = model(x, state)
+    return y
+def fit(model, x, y):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (model(x) - y).pow(2).mean().backward()
+    optimizer.step()
+""",
     "all are read": PARSER
     + 'parser.add_argument("--epochs")\nargs = parser.parse_args()'
     + LOOP.replace("5", "args.epochs"),
@@ -196,6 +234,22 @@ def test_lint_ignores_correct_programs(lint_is_clean, script):
 def test_a_setting_without_a_place_is_a_note(lint_reports):
     script = PARSER + "parser.add_argument('--warmup', type=int)  # <- ENV008\nargs = parser.parse_args()" + LOOP
     (found,) = lint_reports(script)
+    assert found.severity == "note"
+
+
+def test_a_loop_that_trains_nothing_is_no_place(lint_reports):
+    script = """
+EPOCHS = 20  # <- ENV008
+for epoch in range(30):
+    writer.add_scalar("loss", 0.9**epoch, epoch)
+def train(net, loader):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        (net(x) - y).pow(2).mean().backward()
+        optimizer.step()
+"""
+    (found,) = lint_reports(IMPORTS + script)
     assert found.severity == "note"
 
 

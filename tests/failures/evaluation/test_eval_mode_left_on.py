@@ -588,6 +588,30 @@ for epoch in range(5):
                     loss.backward()
                     optimizer.step()
 """,
+    "phases of an enumeration, in a closure": """
+import enum
+class Phase(enum.Enum):
+    TRAIN = 0
+    VAL = 1
+def make(net, optimizer):
+    def run(phase):
+        if phase == Phase.TRAIN:
+            net.train()
+        else:
+            net.eval()
+        loss = nn.functional.mse_loss(net(x), y)
+        if phase == Phase.TRAIN:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+    return run
+run = make(model, optimizer)
+for epoch in range(3):
+    run(phase=Phase.TRAIN)
+    with torch.no_grad():
+        print(run(phase=Phase.VAL))
+""",
     "the mode as an argument": """
 def run(loader, training):
     model.train(training)

@@ -1140,6 +1140,29 @@ print(output.shape)
 print(net(x).size())
 net(x)
 """,
+    "a smoke test whose variables are also those of a class": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8))
+        self.head = nn.Linear(8, 1)
+    def forward(self, inputs):
+        features = self.body(inputs)
+        output = self.head(features)
+        return output * 2, features
+
+def build():
+    net = Net()
+    net.load_state_dict(torch.load("net.pt"))
+    return net
+
+torch.save(Net().state_dict(), "net.pt")
+net = build()
+output, features = net(x)
+print(output.size(), features.data.shape)
+found = net(x)
+print(found[0].shape)
+""",
     "a value function that is trained after its first call": """
 class Learner:
     def __init__(self, dropout=None):

@@ -72,6 +72,18 @@ def average(model, shadow):
             for p, q in pairs:  # <- GRD028
                 q.lerp_(p, 0.1)
 """,
+    "zipped again in each epoch of a function": HEAD
+    + """
+def fit(params, moments):
+    for x, y in batches:
+        model.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        for p, m in zip(params, moments):  # <- GRD028
+            m.mul_(0.9).add_(p.grad)
+            p.data.sub_(m)
+
+fit(model.parameters(), [torch.zeros_like(p) for p in model.parameters()])
+""",
 }
 CORRECT = {
     "a list": loop(
@@ -107,6 +119,35 @@ for x, y in batches:
     optimizer.zero_grad()
     (nn.functional.mse_loss(model(x), y) + penalty(model.parameters())).backward()
     optimizer.step()
+""",
+    "a new generator for each call": HEAD
+    + """
+moments = [torch.zeros_like(p) for p in model.parameters()]
+
+def momentum(parameters, moments, lr):
+    for p, m in zip(parameters, moments):
+        m[:] = 0.9 * m + lr * p.grad
+        p.data -= m
+
+for x, y in batches:
+    model.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    momentum(model.parameters(), moments, 0.1)
+""",
+    "numbered parameters of each call": HEAD
+    + """
+def norms(params):
+    return [p.grad.norm() for i, p in enumerate(params) if i > 0]
+
+def shrink(params):
+    for i, p in enumerate(params):
+        p.data.mul_(0.99)
+
+for x, y in batches:
+    model.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    print(norms(model.parameters()))
+    shrink(model.parameters())
 """,
     "created by the function that reads it": HEAD
     + """

@@ -143,3 +143,16 @@ def test_lint_reports_penalties_that_sum_weights_with_their_signs(lint_reports, 
 def test_lint_ignores_norms_and_sums_that_are_no_penalty(lint_is_clean, name):
     criterion, loss = OTHER_SUMS[name]
     lint_is_clean(HEAD.replace("{criterion}", criterion).replace("{loss}", loss))
+
+
+def test_lint_accepts_an_example_of_autograd(lint_is_clean):
+    script = """
+import torch
+x = torch.randn(10, 20, requires_grad=True)
+y = torch.randn(10, 5, requires_grad=True)
+w = torch.randn(20, 5, requires_grad=True)
+out = torch.mean(y - torch.matmul(x, w))
+out.backward()
+print(y.grad)
+"""
+    lint_is_clean(script, "LOS046")

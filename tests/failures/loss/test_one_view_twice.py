@@ -120,6 +120,46 @@ def train(net, loader, info_nce):
 }
 
 CORRECT = {
+    "sizes of layers": """
+class Layer(nn.Module):
+    def __init__(self, c, heads, _b=None):
+        super().__init__()
+        self.q = nn.Linear(c, c, bias=False)
+        self.pair = c, c
+""",
+    "sizes whose counterpart is not read": """
+class Block(nn.Module):
+    def __init__(self, width1, width2):
+        super().__init__()
+        self.first = nn.Linear(width1, width1)
+""",
+    "a ratio and an unread variable": """
+def resize(r, shape):
+    _a, _b = shape
+    ratio = r, r
+    return ratio
+""",
+    "the diagonal of a matrix": """
+def pairs(labels, a1_idx, p_idx, a2_idx, n_idx):
+    positive, negative = torch.zeros(8, 8), torch.zeros(8, 8)
+    positive[a1_idx, p_idx] = 1
+    positive[a1_idx, a1_idx] = 1
+    negative[a2_idx, n_idx] = 1
+    return positive.sum(1), negative
+""",
+    "the diagonal of a table": """
+def diagonal(table, i1, i2):
+    weights = torch.ones(4)
+    return table[i1, i1] * weights
+""",
+    "an index is read in a target": """
+def scatter(net, idx1, idx2, x):
+    rows = torch.stack([idx1, idx1])
+    out = torch.zeros(4, 4)
+    out[rows] = net(x)
+    out[idx2, 0] = 1
+    return out
+""",
     "twin critics": """
 def update(q1, q2, actor, batch):
     s, r, s_prime = batch

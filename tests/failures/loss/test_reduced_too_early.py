@@ -60,7 +60,31 @@ def loss_of(out, y, class_weight):
     loss = F.cross_entropy(out, y) * class_weight[y]  # <- LOS044
     return loss.mean()
 """
+FAULTY["an attribute with the name of a function"] = """
+class Learner:
+    def __init__(self):
+        self.huber_loss = nn.SmoothL1Loss()
+    def step(self, q, target, weights):
+        loss = self.huber_loss(q, target)  # <- LOS044
+        return torch.mean(weights * loss)
+"""
 CORRECT = {
+    "an attribute with the name of a function": """
+class Learner:
+    def __init__(self):
+        self.huber_loss = nn.SmoothL1Loss(reduction="none")
+    def step(self, q, target, weights):
+        losses = self.huber_loss(q, target)
+        return torch.mean(weights * losses)
+""",
+    "a method with the name of a function": """
+class Learner:
+    def mse_loss(self, q, target):
+        return (q - target) ** 2
+    def step(self, q, target, weights):
+        losses = self.mse_loss(q, target)
+        return torch.mean(weights * losses)
+""",
     "no reduction": """
 def step(logits, targets, mask, weights):
     loss = each(logits, targets)

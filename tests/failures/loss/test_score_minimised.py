@@ -60,6 +60,7 @@ FAULTY = {
     "a library's score": loop(
         "loss = ssim(output, b, data_range=1.0)  # <- LOS049", "from pytorch_msssim import ssim\n"
     ),
+    "a score among losses": loop("loss = losses.dice_score(output, b)  # <- LOS049", "from kit import losses\n"),
 }
 CORRECT = {
     "one minus dice": loop("loss = criterion(output, b)", DICE.format(mark="", returned="1 - score")),
@@ -82,6 +83,11 @@ CORRECT = {
     ),
     "negatives": loop("negative = b\n    loss = F.cosine_similarity(output.flatten(1), negative).mean()"),
     "a loss of a library": loop("loss = dice_loss(output, b)", "from segmentation import dice_loss\n"),
+    "a loss with the name of a score": loop("loss = Dice(sigmoid=True)(output, b)", "from monai.losses import Dice\n"),
+    "a loss with the name of a score, in a variable": loop(
+        "loss = criterion(output, b)", "from monai.losses import Dice\ncriterion = Dice(sigmoid=True)\n"
+    ),
+    "a loss with the name of a score, in a module": loop("loss = losses.iou(output, b)", "from kit import losses\n"),
     "an optimizer that maximises": HEAD.replace("parameters())", "parameters(), maximize=True)")
     + LOOP.format(loss="loss = F.cosine_similarity(output.flatten(1), b).mean()"),
 }

@@ -83,6 +83,35 @@ def losses(x, y, tags):
     loss.backward()
     return torch.sigmoid(net(x)) > 0.5
 """,
+    "one output or several": """
+import torch
+from torch import nn
+class Steps:
+    def __init__(self, model, criterion):
+        self.model, self.criterion = model, criterion
+    def step(self, x, y):
+        loss = self.criterion(self.model(x), y)
+        loss.backward()
+    def correct(self, x, y):
+        out = self.model(x)
+        if out.shape[1] > 1:
+            _, predicted = torch.max(out, 1)
+        else:
+            predicted = (torch.sigmoid(out) > 0.5).long()
+        return (predicted == y).sum()
+Steps(nn.Linear(8, 4), nn.CrossEntropyLoss()).step(torch.randn(3, 8), torch.tensor([0, 1, 2]))
+""",
+    "the largest elsewhere": """
+import torch
+from torch import nn
+net = nn.Linear(8, 4)
+def train(x, y):
+    nn.functional.cross_entropy(net(x), y).backward()
+def classes(x):
+    return net(x).argmax(dim=1)
+def sure(x):
+    return torch.sigmoid(net(x)) > 0.5
+""",
     "another model": """
 import torch
 from torch import nn

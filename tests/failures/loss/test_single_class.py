@@ -29,6 +29,16 @@ for x, y in loader:
 }
 
 CORRECT = {
+    "one output or several": """
+model = nn.Linear(8, 1)
+for x, y in loader:
+    out = model(x)
+    if out.shape[1] > 1:
+        loss = F.cross_entropy(out, y)
+    else:
+        loss = F.binary_cross_entropy_with_logits(out[:, 0], y.float())
+    loss.backward()
+""",
     "scores of candidates": """
 score = nn.Linear(8, 1)
 for x, y in loader:
@@ -112,7 +122,40 @@ class Segment(nn.Module):
 Segment()(torch.randn(2, 3, 4, 4))
 """,
 }
+UNET = """
+class UNet(nn.Module):
+    def __init__(self, classes=1):
+        super().__init__()
+        self.classes = classes
+        self.out = nn.Conv2d(3, classes, 1)
+    def forward(self, x):
+        {}
+net = UNet()
+net(torch.randn(2, 3, 4, 4))
+"""
+SOFTMAX_OF_ONE["a condition on something else"] = UNET.format("""x = self.out(x)
+        if x.shape[0] > 1:
+            print("a batch")
+        return F.log_softmax(x, dim=1)  # <- LOS010""")
 SOFTMAX_OF_MORE = {
+    "under a condition": UNET.format("""if self.classes > 1:
+            out = F.log_softmax(self.out(x), dim=1)
+        else:
+            out = self.out(x)
+        return out"""),
+    "in the other arm": UNET.format("""x = self.out(x)
+        if self.classes == 1:
+            x = torch.sigmoid(x)
+        else:
+            x = F.softmax(x, dim=1)
+        return x"""),
+    "in an expression": UNET.format(
+        "x = self.out(x)\n        return F.softmax(x, dim=1) if self.classes >= 2 else x.sigmoid()"
+    ),
+    "after a return": UNET.format("""x = self.out(x)
+        if self.classes < 2:
+            return x.sigmoid()
+        return torch.softmax(x, dim=1)"""),
     "attention": """
 class Pool(nn.Module):
     def __init__(self):

@@ -33,6 +33,10 @@ CORRECT = {
         "hot = F.one_hot(labels, classes)\ntarget = (1 - eps) * hot + eps\ntarget = target / target.sum(1)"
     ),
     "divided in place": code("eps /= classes\ntarget = (1 - eps) * F.one_hot(labels, classes) + eps"),
+    "the factor of a learning rate": code(
+        "target = F.one_hot(labels, classes)\nrate = lambda x: (1 - x / 30) * (1 - eps) + eps"
+    ),
+    "another expression": code("target = F.one_hot(labels, classes)\nlogits = (logits / 2) * (1 - eps) + eps"),
     "another value": code("target = (1 - eps) * F.one_hot(labels, classes) + 0.01"),
     "a moving average": code("target = (1 - eps) * logits + eps"),
     "a uniform target": code("target = (1 - eps) * F.one_hot(labels, classes) + eps * torch.ones(classes) / classes"),

@@ -754,7 +754,39 @@ def test_lint_accepts_targets_of_generators(lint_findings, script: str):
     assert not lint_findings(BATCHES_HEAD + script)
 
 
+NOISY = """
+import numpy as np
+import torch
+from torch import nn
+x = torch.unsqueeze(torch.linspace(-1, 1, 100), dim=1)
+def noise_of(shape):
+    return torch.randn(shape)
+%s
+net = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), lr=0.2)
+criterion = nn.MSELoss()
+for _ in range(100):
+    prediction = net(x)
+    loss = criterion(prediction, y)  # @
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+NOISE_OF_SAME_SHAPE = {
+    "size": "y = x.pow(2) + 0.2 * torch.rand(x.size())",
+    "shape": "y = x**3 + torch.randn(x.shape) * 0.1",
+    "shape in a variable": "size = x.size()\ny = torch.sin(x) + 0.1 * torch.normal(torch.zeros(size), 1)",
+    "unpacked": "y = x.pow(2) + torch.rand(*x.shape)",
+    "numpy": "y = x + torch.from_numpy(np.random.normal(0, 1, x.shape)).float()",
+    "function": "y = x + noise_of(x.shape)",
+    "list": "y = x.pow(2) + torch.rand([100, 1])",
+}
+NOISE_OF_OTHER_SHAPE = {
+    "length": "y = x.squeeze() + 0.2 * torch.rand(len(x))",
+    "first size": "y = torch.rand(x.size(0))",
+    "shape of a row": "y = torch.sin(x.squeeze(1)) + torch.randn(x.squeeze(1).shape)",
+    "length in a variable": "n = len(x)\ny = torch.randn(n)",
+}
 LINT_CORRECT = {
+    **{f"noise by {name}": NOISY % each for name, each in NOISE_OF_SAME_SHAPE.items()},
     "the mean of a difference": """
 import torch
 from torch import nn
@@ -842,6 +874,11 @@ for s, a, r, n, d in []:
 def test_lint_reports_faulty_scripts(lint_findings, name: str):
     script = DATA + FAULTY[name] if name in FAULTY else LINT_ONLY[name]
     assert lint_findings(script), name
+
+
+@pytest.mark.parametrize("noise", NOISE_OF_OTHER_SHAPE.values(), ids=NOISE_OF_OTHER_SHAPE)
+def test_lint_reports_targets_with_noise_of_another_shape(lint_findings, noise: str):
+    assert lint_findings(NOISY.replace("@", "<- LOS003") % noise)
 
 
 @pytest.mark.parametrize("name", sorted(FAULTY_BY_HAND))

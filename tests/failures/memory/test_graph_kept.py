@@ -334,6 +334,17 @@ for step in range(80):
         total += loss  # <- MEM001
     optimizer.step()
 """,
+    "the micro-batches of all updates, with the optimizer of an object": """
+def fit(manager, net: nn.Module, loader):
+    losses = []
+    for a, b in loader:
+        net.zero_grad()
+        for chunk in range(4):
+            loss = mse(net(a[chunk::4]), b[chunk::4])
+            losses.append(loss)  # <- MEM001
+            loss.backward()
+        manager.optimizer.step()
+""",
     "with Accelerate": """
 from accelerate import Accelerator
 def main(net: nn.Module, loader, args):
@@ -382,6 +393,34 @@ for step in range(80):
 }
 
 LINT_CORRECT = {
+    "the micro-batches of one update, with the optimizer of an object": """
+def fit(manager, net: nn.Module, loader, meter):
+    for a, b in loader:
+        net.zero_grad()
+        losses = []
+        for chunk in range(4):
+            loss = mse(net(a[chunk::4]), b[chunk::4])
+            losses.append(loss)
+            loss.backward()
+        manager.optimizer.step()
+        meter.update(sum(losses) / 4)
+""",
+    "the sub-networks of one update": """
+class Manager:
+    def __init__(self, net, opt):
+        self.net, self.opt = net, opt
+def epoch(runner, net: nn.Module, loader):
+    for a, b in loader:
+        runner.opt.zero_grad()
+        parts, total = [], 0.0
+        for _ in range(runner.count):
+            loss = mse(net(a), b)
+            parts.append(loss)
+            total += loss
+            loss.backward()
+        runner.opt.step()
+        print(sum(parts).item(), total.item())
+""",
     "moving averages without a graph": """
 smooth, average = None, 0.0
 for it in range(1000):

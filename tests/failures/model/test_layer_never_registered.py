@@ -327,7 +327,38 @@ class Net(nn.Module):
     "one layer repeated": NET.format("self.layers = [nn.Linear(6, 6)] * 3  # <- MDL001  # <- MDL004", "layer(x)"),
 }
 
+PARTS = """
+class Net(nn.Module):
+    def __init__(self, widths=(6, 6, 6)):
+        super().__init__()
+        layers = [nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:])]
+        sequence = []
+        for number, layer in zip(range(2), layers):
+            {filled}
+        self.body = nn.Sequential({given})
+        self.layers = layers{note}
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        found = []
+        for layer in self.layers:
+            x = layer(x).relu()
+            found.append(x)
+        return self.head(x)
+fit(Net())
+"""
+LINT_BROKEN["other layers are registered"] = PARTS.format(
+    filled="sequence.append(nn.ReLU())", given="*sequence", note="  # <- MDL001"
+)
+LINT_BROKEN["the other list is not registered either"] = PARTS.format(
+    filled="sequence.append(layer)", given="nn.ReLU()", note="  # <- MDL001"
+)
 LINT_CORRECT = {
+    "registered in a sequence too": PARTS.format(
+        filled="sequence.append(layer)\n            sequence.append(nn.ReLU())", given="*sequence", note=""
+    ),
+    "registered in a sequence, several at once": PARTS.format(
+        filled="sequence.extend([layer, nn.ReLU()])", given="*sequence", note=""
+    ),
     "registered copies": NET.format("self.layers = nn.ModuleList(clones(Block(), 3))", "layer(x)"),
     "one registered layer repeated": NET.format(
         "self.first = nn.Linear(6, 6); self.layers = [self.first] * 3", "layer(x)"

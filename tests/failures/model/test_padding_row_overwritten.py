@@ -40,7 +40,23 @@ INIT_METHOD = """def init_weights(self, module):
             nn.init.xavier_uniform_(module.weight)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=1.0){mark}{more}"""
+SCORE = (
+    "state = torch.randn(16)\n        item = self.emb(tokens[:, 0])\n        score = {}\n        "
+    "pooled = item * score[:, None]"
+)
 BROKEN = {
+    "a weighted sum": program(
+        "nn.init.normal_(self.emb.weight)  # T",
+        forward="x = self.emb(tokens)\n        pooled = (x * torch.rand(8, 12).unsqueeze(-1)).sum(1)",
+    ),
+    "a sum with attention": program(
+        "nn.init.normal_(self.emb.weight)  # T",
+        forward="x = self.emb(tokens)\n        a = x.sum(2, keepdim=True).softmax(1)\n        "
+        "pooled = torch.sum(a * x, dim=1)",
+    ),
+    "a scaled sum": program(
+        "nn.init.normal_(self.emb.weight)  # T", forward="pooled = (self.emb(tokens) * 0.1).sum(1)"
+    ),
     "by name": program("nn.init.normal_(self.emb.weight, std=0.02)  # T"),
     "apply": program("self.apply(self.init_weights)", INIT_METHOD.format(mark="  # T", more="")),
     "a function and apply": "from torch import nn\ndef init(m):\n    if isinstance(m, (nn.Linear, nn.Embedding)):\n"
@@ -83,6 +99,15 @@ CORRECT = {
     "zeros": program("nn.init.zeros_(self.emb.weight)"),
     "other parameters": program(after="for name, p in model.named_parameters():\n    if 'fc' in name:\n"
                                 "        nn.init.normal_(p)"),
+    "a score": program("nn.init.normal_(self.emb.weight)", forward=SCORE.format("(state * item).sum(dim=1)")),
+    "a score by mul": program(
+        "self.apply(self.init_weights)",
+        INIT_METHOD.format(mark="", more=""),
+        SCORE.format("torch.mul(state, item).sum(dim=1)"),
+    ),
+    "a score by a method": program(
+        "nn.init.normal_(self.emb.weight)", forward=SCORE.format("torch.sum(state.mul(item), dim=1)")
+    ),
     "a fixed length": program("nn.init.normal_(self.emb.weight)", forward="pooled = self.emb(tokens[:, 0])"),
 }  # fmt: skip
 

@@ -55,6 +55,8 @@ _INDICES: Final = frozenset((
     "split", "chunk",
 ))  # fmt: skip
 _SPLITTING: Final = frozenset(("split", "chunk", "tensor_split", "array_split", "BatchSampler"))
+_SHAPE: Final = re.compile(r"shape|(^|_)(size|sizes|dims)$|^shp$")
+"""Names of variables that hold all sizes of a tensor."""
 _DEPTH: Final = 12
 
 
@@ -294,7 +296,32 @@ class Shapes:
             case _ if name in _SCALERS:
                 return self.of(node.args[0], calls, depth) if node.args else None
             case _:
-                return _of_sizes(node) if name in _NEW else _of_stack(node)
+                return self._of_new(node, calls, depth) if name in _NEW else _of_stack(node)
+
+    def _of_new(self, node: ast.Call, calls: Calls, depth: int) -> str | None:
+        """Return the shape of new numbers: of ``torch.randn(n, 1)``, and that of ``x`` for ``torch.randn(x.shape)``."""
+        sizes = _sizes(node)
+        values = origins(self.source, sizes[0], 3) if len(sizes) == 1 else []
+        for each in values:
+            match each:
+                case (
+                    ast.Attribute(attr="shape", value=owner)
+                    | ast.Call(func=ast.Attribute(attr="size", value=owner), args=[], keywords=[])
+                ):
+                    return self.of(owner, calls, depth - 1)
+                case ast.Tuple() | ast.List() | ast.Subscript(slice=ast.Slice()) | ast.Starred():
+                    return None
+                case ast.BinOp(left=left, right=right) if any(
+                    isinstance(e, ast.Tuple | ast.List) for e in (left, right)
+                ):
+                    return None
+                case ast.Name(id=name) | ast.Attribute(attr=name) if _SHAPE.search(name):
+                    return None
+                case ast.Call(func=func, args=args) if _SHAPE.search(last_name(func)) and not args:
+                    return None
+                case _:
+                    pass
+        return _of_sizes(sizes)
 
     def _of_operation(
         self, name: str, own: str | None, operands: list[ast.expr], node: ast.Call, calls: Calls, depth: int
@@ -369,8 +396,8 @@ def _reduced(name: str, own: str | None, numbers: list[int | None], *, keeps: bo
     return "1" if numbers[0] == 0 and own == COLUMN else None
 
 
-def _of_sizes(node: ast.Call) -> str | None:
-    """Return the shape of ``torch.randn(n, 1)`` or ``np.zeros((n,))``."""
+def _sizes(node: ast.Call) -> list[ast.expr]:
+    """Return the sizes that a call like ``torch.randn(n, 1)`` or ``np.zeros((n,))`` gets; [] if they are unknown."""
     sizes: list[ast.expr] = list(node.args)
     tuples = [
         each for each in sizes + [k.value for k in node.keywords if k.arg == "size"] if isinstance(each, ast.Tuple)
@@ -378,10 +405,14 @@ def _of_sizes(node: ast.Call) -> str | None:
     if tuples:
         sizes = list(tuples[0].elts)
     elif last_name(node.func) == "randint":
-        return None
+        return []
     elif last_name(node.func) in _RANDOM:
         position = _RANDOM[last_name(node.func)]
         sizes = [k.value for k in node.keywords if k.arg == "size"] or sizes[position : position + 1]
+    return sizes
+
+
+def _of_sizes(sizes: list[ast.expr]) -> str | None:
     known = 0 < len(sizes) < 3 and not any(isinstance(each, ast.Starred) for each in sizes)
     shape = "".join("1" if integer(each) == 1 else "n" for each in sizes)
     return shape if known and shape[0] == "n" else None

@@ -6,9 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import COPY, FROZEN, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.loops import is_inside
-from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Edit, Fix, dotted_name
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 
 _WITH_WEIGHTS: Final = (
     "Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "BatchNorm", "LayerNorm", "GroupNorm",
@@ -53,6 +54,8 @@ def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
         used = [each for each in calls if any(each.subject.may_alias(layer) for layer in layers)]
         if not used or not layers or not _only_called(source, assignment.name, module_class, used):
             continue
+        if _is_registered_elsewhere(source, assignment):
+            continue
         seen.add(id(assignment.node))
         trained = [each for each in used if each.grad is not False and not _is_detached(source, each.node)]
         if len(trained) == len(used) or any(_precedes_backward(source, each) for each in trained):
@@ -76,6 +79,33 @@ def _is_created_for(source: SourceFile, layer: AbstractValue, assignment: Op, mo
     return COPY in layer.facts and any(
         isinstance(each, ast.ListComp) and each is assignment.inputs[0].node and each.elt is layer.node
         for each in returned
+    )
+
+
+def _is_registered_elsewhere(source: SourceFile, assignment: Op) -> bool:
+    """Return True if a loop over the same list puts its layers into another one, which becomes a ``Sequential``."""
+    value: Any = getattr(assignment.statement, "value", None)
+    function = function_of(source, assignment.node)
+    if not isinstance(value, ast.Name):
+        return False
+    for loop in nodes_in(function, ast.For):
+        targets = {each.id for each in nodes_in(loop.target, ast.Name)}
+        if not any(each.id == value.id for each in nodes_in(loop.iter, ast.Name)):
+            continue
+        for call in nodes_in(loop, ast.Call):
+            is_filled = isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "insert")
+            given = {each.id for argument in call.args for each in nodes_in(argument, ast.Name)}
+            if is_filled and targets & given and _is_container(function, call.func.value):  # type: ignore[attr-defined]
+                return True
+    return False
+
+
+def _is_container(function: ast.AST, items: ast.expr) -> bool:
+    """Return True if a list is passed to ``Sequential`` or ``ModuleList``."""
+    return any(
+        last_name(each.func) in ("Sequential", "ModuleList")
+        and any(ast.unparse(items) == ast.unparse(part) for part in nodes_in(each, ast.Name, ast.Attribute))
+        for each in nodes_in(function, ast.Call)
     )
 
 

@@ -17,7 +17,7 @@ Fix
         model.load_state_dict(best_state)  # missing
 
 When this is fine
-    - The copy is loaded, saved, returned or passed on anywhere in the program.
+    - The copy is loaded, saved, returned or passed on anywhere in the program, or by a base class of a library.
     - The best weights are also written to a file, or the test score is computed at each new best value.
     - The model is not used after the training.
 
@@ -45,6 +45,8 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _FLAGS: Final = frozenset(("best", "better", "improved", "improvement"))
 _LOOPS: Final = ast.For | ast.AsyncFor | ast.While
+_PLAIN_BASES: Final = frozenset(("object", "ABC", "Module", "LightningModule", "Callback", "Generic", "Protocol"))
+"""Classes of libraries that read no attribute of their subclasses."""
 _COPYING: Final = frozenset(("deepcopy", "copy", "clone"))
 
 
@@ -157,7 +159,20 @@ def _is_created(source: SourceFile, attribute: ast.Attribute) -> bool:
     while around is not None and not isinstance(around, ast.ClassDef):
         around = source.parents.get(id(around))
     is_own = isinstance(attribute.value, ast.Name) and attribute.value.id == "self"
-    return around is not None and is_own and around.name in definitions(source).calls
+    if around is None or not is_own or around.name not in definitions(source).calls:
+        return False
+    return not _has_unknown_base(source, around)
+
+
+def _has_unknown_base(source: SourceFile, definition: ast.ClassDef, depth: int = 4) -> bool:
+    """Return True if a class inherits from one that is not in the program, whose methods may read the copy."""
+    for base in definition.bases:
+        known = definitions(source).classes.get(last_name(base))
+        if known is None and last_name(base) not in _PLAIN_BASES:
+            return True
+        if known is not None and known is not definition and depth and _has_unknown_base(source, known, depth - 1):
+            return True
+    return False
 
 
 def _reads(source: SourceFile, node: Any, key: Any) -> bool:

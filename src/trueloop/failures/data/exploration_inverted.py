@@ -16,12 +16,13 @@ Fix
         return q_net(state).argmax().item()
 
 When this is fine
-    - The variable is the probability of the greedy action, and grows during training.
+    - The variable is the probability of the greedy action: it grows during training, or is a constant such as 0.9.
     - The random branch chooses among the best actions.
 
 How it is detected
     Only the linter finds it, from the source code: a random number that is compared with a variable called epsilon, a
-    branch that draws a random action, and another one that takes the best action or calls a network.
+    branch that draws a random action, and another one that takes the best action or calls a network. It is silent if
+    epsilon only grows, or is constant and at least one half.
 
 References
     Mnih et al., 2015, "Human-level control through deep reinforcement learning", algorithm 1,
@@ -40,6 +41,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _EPSILON: Final = re.compile(r"(^|_)(eps|epsilon)(_?(threshold|now|t|greedy|value|start|current|train|i|k))?$", re.I)
 _UNIFORM: Final = frozenset(("random", "rand", "uniform", "random_sample"))
 _DRAWN: Final = frozenset(("randrange", "randint", "choice", "sample", "integers", "random_action", "sample_action"))
+MIN_GREEDY: Final = 0.5  # a constant epsilon is the probability of the less frequent action
 _BEST: Final = frozenset(("argmax", "max", "greedy", "best_action", "topk"))
 
 
@@ -55,7 +57,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         else:
             first, second = node.body, node.orelse or _following(source, node)
         less, more = (first, second) if explores_if_less else (second, first)
-        if _is_best(less) and _is_random(more):
+        if _is_best(less) and _is_random(more) and not _is_probability_of_greedy(source, node.test):
             yield Hit(
                 message=f"With `{ast.unparse(node.test)}` the action is random with probability 1 - epsilon instead of "
                 "epsilon.",
@@ -86,6 +88,55 @@ def _is_uniform(node: ast.expr) -> bool:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and last_name(node.func) == "item":
         node = node.func.value
     return isinstance(node, ast.Call) and last_name(node.func) in _UNIFORM
+
+
+def _is_probability_of_greedy(source: SourceFile, test: ast.expr) -> bool:
+    """Return True if epsilon grows in the program, or has no value below one half and never changes."""
+    names = {last_name(each) for each in nodes_in(test, ast.Name, ast.Attribute) if _is_epsilon(each)}
+    numbers, grows = list[float](), False
+    for target, value in _values(source):
+        if last_name(target).lstrip("-") not in names:
+            continue
+        number = getattr(value, "value", None)
+        if isinstance(number, int | float):
+            numbers.append(number)
+        elif _grows(target, value):
+            grows = True
+        else:
+            return False
+    return grows or (bool(numbers) and min(numbers) >= MIN_GREEDY)
+
+
+def _values(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
+    """Yield the variables, attributes and parameters of the program with the values that they get."""
+    for node in source.nodes_of(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.Call):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                yield from ((each, value) for each in targets)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                yield target, value
+            case ast.AugAssign(target=target, op=op, value=value):
+                yield target, ast.BinOp(target, op, value)
+            case ast.FunctionDef(args=arguments):
+                given = [*arguments.posonlyargs, *arguments.args]
+                pairs = [*zip(given[len(given) - len(arguments.defaults) :], arguments.defaults, strict=True)]
+                pairs += [(a, v) for a, v in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if v]
+                yield from ((ast.Name(each.arg), value) for each, value in pairs)
+            case ast.Call(func=func, args=[ast.Constant(value=str() as option), *_], keywords=keywords):
+                if last_name(func) == "add_argument":
+                    yield from ((ast.Name(option), each.value) for each in keywords if each.arg == "default")
+            case ast.Call(keywords=keywords):
+                yield from ((ast.Name(each.arg), each.value) for each in keywords if each.arg)
+            case _:
+                pass
+
+
+def _grows(target: ast.AST, value: ast.expr) -> bool:
+    """Return True for ``epsilon + step`` and ``min(epsilon + step, 0.9)``."""
+    name = ast.unparse(target)
+    return any(
+        isinstance(each.op, ast.Add) and ast.unparse(each.left) == name for each in nodes_in(value, ast.BinOp)
+    ) and not any(isinstance(each.op, ast.Sub | ast.Mult) for each in nodes_in(value, ast.BinOp))
 
 
 def _following(source: SourceFile, node: ast.If) -> Sequence[ast.AST]:

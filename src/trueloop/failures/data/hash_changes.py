@@ -21,6 +21,7 @@ When this is fine
     - PYTHONHASHSEED is set for every run.
     - The hash only distributes work, and no result depends on it.
     - The vocabulary is saved together with the weights.
+    - The numbers only rename words, as the characters of an edit distance.
 
 How it is detected
     Only the linter finds it: the remainder of ``hash(...)`` by a number, ``hash(name) % 10``, if the argument is a
@@ -38,6 +39,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins
@@ -87,7 +89,7 @@ def _numberings(source: SourceFile) -> Iterator[Hit]:
         is_sorted = items is not None and f"{ast.unparse(items)}.sort(" in source.text.source
         if items is None or unordered is None or is_sorted or not _has_text(source, items, unordered):
             continue
-        if any(_saves(call, target) for call in source.all_calls):
+        if any(_saves(call, target) for call in source.all_calls) or _makes_characters(source, node, target):
             continue
         yield Hit(
             message=f"`{ast.unparse(unordered)}` is a set of strings, whose order is another one in every run: "
@@ -164,6 +166,14 @@ def _has_text(source: SourceFile, items: ast.expr, unordered: ast.expr) -> bool:
         if isinstance(each, ast.Name | ast.Attribute) and set(name_words(name)) & (_TEXT | _WORDS):
             return True
     return False
+
+
+def _makes_characters(source: SourceFile, node: ast.AST, target: str) -> bool:
+    """Return True if each number only becomes a character, as for an edit distance: ``chr(numbers[word])``."""
+    reads = [e for e in nodes_in(function_of(source, node), ast.Name) if e.id == target and isinstance(e.ctx, ast.Load)]
+    items = [source.parents.get(id(each)) for each in reads]
+    calls = [source.parents.get(id(each)) for each in items if isinstance(each, ast.Subscript)]
+    return bool(calls) and len(calls) == len(reads) and all(last_name(getattr(e, "func", None)) == "chr" for e in calls)
 
 
 def _saves(call: ast.Call, target: str) -> bool:

@@ -71,6 +71,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         for value in values:
             name, written = _array(source, loop, value)
+            if not name:
+                continue
             change = written or next(_changes_in_place(source, loop, name), None)
             made = _creation(source, loop, name)
             if change is None or _is_assigned(loop, name) or _is_assigned(loop, ast.unparse(container)):

@@ -320,6 +320,8 @@ def _find_trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
         later = next((each for each in own if each.index > call.index), None)
         if call.grad is not True or not before or before[-1].value is not False or later is None or not later.value:
             continue
+        if not before[-1].implied_by(call):
+            continue  # eval mode in other phases
         inside = source.ops_in_loop(call.loops[-1], root=call.entry_point)
         backwards = [
             each

@@ -78,7 +78,7 @@ def _generator(source: SourceFile, node: ast.Name | ast.Attribute) -> tuple[ast.
     values = possible_values(source, node)
     values = [inner for each in values for inner in possible_values(source, each) or [each]]
     loops = [each for each in nodes_in(function, ast.For, ast.While) if encloses(each, node) and not _runs_once(each)]
-    outer = [each for each in loops if getattr(each, "iter", None) is not node]
+    outer = [each for each in loops if isinstance(each, ast.While) or not encloses(each.iter, node)]
     is_once = len(values) == 1 and _is_iterated_once(source, values[0])
     return (values[0], outer[0]) if is_once and outer else (None, None)
 

@@ -21,6 +21,7 @@ When this is fine
     - The mean error is one term of a loss besides others, to penalise a bias.
     - The difference is that of two scores, as in the loss of a WGAN.
     - A sum of all parameters times 0, with which DistributedDataParallel finds all of them in the graph.
+    - An example of autograd, in which the label gets a gradient too.
     - Weights that are clamped to positive values, or a sum of them that is the whole loss of a test.
 
 How it is detected
@@ -111,7 +112,15 @@ def _difference(source: SourceFile, reduced: ast.Call) -> ast.BinOp | None:
     if len(found) != 1 or len(values) > 2:
         return None
     sides = [is_label(each) and not _SCORE.search(ast.unparse(each)) for each in (found[0].left, found[0].right)]
-    return found[0] if sides.count(True) == 1 else None
+    is_labelled = sides.count(True) == 1 and not _is_trained(source, found[0].left if sides[0] else found[0].right)
+    return found[0] if is_labelled else None
+
+
+def _is_trained(source: SourceFile, label: ast.expr) -> bool:
+    """Return True for a tensor that gets a gradient itself: ``y = torch.randn(5, requires_grad=True)``."""
+    calls = (each for each in origins(source, label, 3) if isinstance(each, ast.Call))
+    options = [option for call in calls for option in call.keywords]
+    return any(each.arg == "requires_grad" and getattr(each.value, "value", False) is True for each in options)
 
 
 def _summed_weights(source: SourceFile) -> Iterator[Hit]:

@@ -148,7 +148,7 @@ def _are_alike(first: _Use, second: _Use) -> bool:
 def _are_twins(first: str, second: str) -> bool:
     """Return True for ``view1`` and ``view2``, ``x_i`` and ``x_j``, ``weak_images`` and ``strong_images``."""
     shorter, longer = sorted((first, second), key=len)
-    if longer.removeprefix(shorter) in _EXTRA and shorter:
+    if shorter and longer.startswith(shorter) and longer.removeprefix(shorter) in _EXTRA:
         return True
     if len(shorter) == 2 and shorter[0] == longer[0] and {shorter[1], longer[1:]} in _WORDS:
         return True  # xi and xj
@@ -190,10 +190,19 @@ def _unread_names(source: SourceFile, function: Any) -> set[str]:
             statement = source.statement_of(each)
             targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
             is_update = isinstance(statement, ast.Assign | ast.AugAssign) and any(
-                name.id == each.id for target in targets if target is not None for name in nodes_in(target, ast.Name)
+                name.id == each.id and not _is_index(source, name)
+                for target in targets
+                if target is not None
+                for name in nodes_in(target, ast.Name)
             )
             read |= set() if is_update else {each.id}
     return bound - read
+
+
+def _is_index(source: SourceFile, node: ast.AST) -> bool:
+    """Return True for a node in the index of an item: ``i`` in ``x[i, 0]``."""
+    around = [node, *enclosing_nodes(source, node)]
+    return any(isinstance(o, ast.Subscript) and o.slice is i for i, o in pairwise(around))
 
 
 def _unread_keys(source: SourceFile) -> set[str]:
@@ -283,18 +292,24 @@ def _is_contrastive(source: SourceFile, statement: ast.AST) -> bool:
 
 def _equal_items(function: Any) -> Iterator[tuple[Any, ast.Name]]:
     """Yield lists and calls that contain one name twice, ``torch.cat([a, a])`` and ``model(a, a)``, and the second."""
+    indices = {id(each.slice) for each in nodes_in(function, ast.Subscript)}  # x[i, i] is the diagonal of a matrix
     for node in nodes_in(function, ast.List, ast.Tuple, ast.Call):
         match node:
-            case ast.Call(args=[ast.Name() as first, ast.Name() as second]):
+            case ast.Call(args=[ast.Name() as first, ast.Name() as second]) if not _is_class(node):
                 pass
             case ast.List(elts=[ast.Name() as first, ast.Name() as second], ctx=ast.Load()):
                 pass
-            case ast.Tuple(elts=[ast.Name() as first, ast.Name() as second], ctx=ast.Load()):
+            case ast.Tuple(elts=[ast.Name() as first, ast.Name() as second], ctx=ast.Load()) if id(node) not in indices:
                 pass
             case _:
                 continue
         if first.id == second.id:
             yield node, second
+
+
+def _is_class(call: ast.Call) -> bool:
+    """Return True for ``nn.Linear(width1, width1)``, which gets sizes."""
+    return last_name(call.func)[:1].isupper()
 
 
 def _contained_twice(source: SourceFile, items: Iterable[tuple[Any, ast.Name]], unread: set[str]) -> Iterator[Hit]:

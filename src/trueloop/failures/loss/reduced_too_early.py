@@ -144,9 +144,9 @@ def _is_number(node: ast.expr) -> bool:
 
 def _is_reduced_loss(source: SourceFile, call: ast.Call) -> bool:
     """Return True for ``F.mse_loss(a, b)``, and for a call of ``nn.MSELoss()``, with the default reduction."""
-    if last_name(call.func) in _LOSSES:
-        return _is_default(call)
     made = [each for each in possible_values(source, call.func) if isinstance(each, ast.Call)]
+    if last_name(call.func) in _LOSSES and not made and not ast.unparse(call.func).startswith("self."):
+        return _is_default(call)
     return bool(made) and all(
         last_name(each.func).endswith("Loss")
         and last_name(each.func) not in definitions(source).classes

@@ -15,6 +15,7 @@ Fix
 
 When this is fine
     - The score is subtracted, or has a minus or a negative factor.
+    - A module of losses names its loss after the score, as in ``monai.losses.Dice``.
     - The optimizer has ``maximize=True``.
     - A similarity of vectors that should differ is one of several terms, as in a penalty for equal features, or in the
       loss of a contrastive model.
@@ -47,6 +48,8 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _SCORE: Final = re.compile(
     r"^((ms_?)?ssim|psnr|(mean_?)?iou(_score)?|dice(_(score|coef\w*))?|jaccard(_index|_score)?)$"
 )
+_LOSSES: Final = frozenset(("loss", "losses", "criterion", "criterions"))
+_NAMED_SCORE: Final = re.compile(r"_(score|coef\w*|index)$|psnr")
 _OVERLAP: Final = re.compile(r"inter(\b|_|sect)|overlap|(^|\W)tps?\b", re.IGNORECASE)
 _SIZE: Final = re.compile(r"union|sum\(.*\+.*sum\(|(^|\W)f[pn]s?\b", re.IGNORECASE | re.DOTALL)
 _APART: Final = re.compile(r"neg|anti|other|wrong|adv|orth", re.IGNORECASE)
@@ -79,10 +82,16 @@ def _score(source: SourceFile, term: Term, root: ast.expr) -> str:
             name = last_name(call.func)
             if _is_similarity(source, call):
                 return "similarity" if term.added is root and _has_target(source, call) else ""
-            is_imported = "." in source.qualified_name(call.func)
-            return name if _SCORE.match(name.lower()) and is_imported else ""
+            *package, _ = source.qualified_name(call.func).split(".")
+            is_score = package and not _is_loss(package, name)
+            return name if is_score and _SCORE.match(name.lower()) else ""
         case _:
             return ""
+
+
+def _is_loss(package: list[str], name: str) -> bool:
+    """Return True for ``monai.losses.Dice``, another name of its ``DiceLoss``, but not for ``losses.dice_score``."""
+    return bool(_LOSSES & set(package)) and not _NAMED_SCORE.search(name.lower())
 
 
 def _is_overlap(source: SourceFile, overlap: ast.expr, size: ast.expr) -> bool:

@@ -83,7 +83,7 @@ def _is_one_hot(source: SourceFile, node: ast.expr) -> bool:
     values = [node]
     if isinstance(node, ast.Name):
         function = function_of(source, node)
-        values = assigned_in(function, node.id)
+        values = [e for e in assigned_in(function, node.id) if not any(inner is node for inner in ast.walk(e))]
         calls = [each for each in nodes_in(function, ast.Call) if last_name(each.func) == "scatter_"]
         if any(dotted_name(getattr(each.func, "value", None)) == node.id for each in calls):
             return True
@@ -91,7 +91,6 @@ def _is_one_hot(source: SourceFile, node: ast.expr) -> bool:
         any(last_name(call.func) in _ONE_HOT for call in nodes_in(without_conversions(each), ast.Call))
         or (isinstance(node, ast.Name) and last_name(each) == node.id)
         for each in values
-        if not any(inner is node for inner in ast.walk(each))
     )
 
 

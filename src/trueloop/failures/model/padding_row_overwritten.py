@@ -48,6 +48,8 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RANDOM: Final = re.compile(r"^(normal|uniform|trunc_normal|(xavier|kaiming)_(normal|uniform)|orthogonal)_$")
 _MASKS: Final = re.compile(r"mask|pack_padded|pack_sequence|_fill_padding_idx_with_zero", re.IGNORECASE)
+_WEIGHTS: Final = re.compile(r"unsqueeze|None|softmax|weight|att|alpha|score|gate|coef|view\(|reshape\(|keepdim", re.I)
+"""Words of a factor that has one number per position."""
 _OVER_TIME: Final = (0, 1, -2)
 
 
@@ -95,10 +97,25 @@ def _is_summed(source: SourceFile, embedding: _Embedding) -> bool:
         total = reduction(each, ("sum", "mean"))
         if total is None or total.dim is None or integer(total.dim) not in _OVER_TIME:
             continue
+        if any(_is_score(source, value) for value in origins(source, total.operand, 2)):
+            continue
         calls = [e for e in computed_from(source, total.operand, 3) if isinstance(e, ast.Call)]
         if any(dotted_name(call.func) == name for call in calls):
             return True
     return False
+
+
+def _is_score(source: SourceFile, product: ast.expr) -> bool:
+    """Return True for the products of two vectors, whose sum is over the features: ``(user * item).sum(1)``."""
+    match product:
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            factors = [left, right]
+        case ast.Call(func=ast.Attribute(attr="mul" | "multiply", value=owner), args=[*given]):
+            factors = [owner, *given][-2:]
+        case _:
+            return False
+    values = [each for factor in factors for each in origins(source, factor, 2)]
+    return not any(isinstance(each, ast.Constant) or _WEIGHTS.search(ast.unparse(each)) for each in (*factors, *values))
 
 
 def _is_masked(source: SourceFile) -> bool:

@@ -19,13 +19,15 @@ When this is fine
     - A third optimizer for a loss on which both agree, as in InfoGAN, next to one for the generator alone.
     - A gradient reversal layer turns the gradients of the features.
     - A head that is trained together with an encoder, and also alone, on detached features, for the same labels.
-    - Two optimizers of which one trains a part in a second phase, or two with a shared encoder.
+    - Two optimizers of which one trains in a second phase, after a search for the learning rate, or with other rates.
+    - Two optimizers with a shared encoder.
 
 How it is detected
     In a run: of two optimizers that step in turn, one holds all parameters of the other and more. In 32 or more steps
     of the larger one all labels of classification losses were one value, whereas the smaller one's steps had several
-    labels. No other optimizer trains the rest. In the text: the smaller optimizer's model is called on other data, on
-    detached outputs of a model that only the larger one trains, and on such outputs with their graph.
+    labels. No other optimizer trains the rest. In the text: one loop contains steps of both. The smaller optimizer's
+    model is called on other data, on detached outputs of a model that only the larger one trains, and on such outputs
+    with their graph.
 
 References
     Goodfellow et al., "Generative Adversarial Networks", 2014, arXiv:1406.2661
@@ -157,6 +159,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for smaller in optimizers:
             if larger is smaller or not all(map(larger.covers, smaller.models())):
                 continue
+            if not _step_in_turn(source, larger, smaller):
+                continue
             rest = [e for e in calls if larger.covers(e.subject) and not _shares(smaller, e.subject)]
             if any(other.covers(each.subject) for other in optimizers if other is not larger for each in rest):
                 continue
@@ -170,6 +174,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=creation.node,
                     related=((judged[0].node, "called here on other data"),),
                 )
+
+
+def _step_in_turn(source: SourceFile, larger: AbstractValue, smaller: AbstractValue) -> bool:
+    """Return True if one loop contains steps of both, or one of them steps outside of loops."""
+    first, second = ([e for e in source.ops(OpKind.STEP) if e.subject is each] for each in (larger, smaller))
+    return any(
+        not one.loops or not other.loops or any(other.is_inside(loop) for loop in one.loops)
+        for one in first
+        for other in second
+    )
 
 
 def _name(call: Op) -> str:

@@ -3,6 +3,12 @@
 import pytest
 
 FAULTY = {
+    "both from the training data": """
+train_data = STL10(root, split="train")
+val_data = STL10(root, split="test")
+train_loader = DataLoader(train_data, batch_size=8, shuffle=True)
+val_loader = DataLoader(train_data, batch_size=8)  # <- DAT001
+""",
     "the base for both": """
 train_set, val_set = random_split(data, [80, 20])
 train_loader = DataLoader(train_set.dataset, batch_size=8, shuffle=True)  # <- DAT001
@@ -27,6 +33,12 @@ def loaders(dataset):
 }
 
 CORRECT = {
+    "training on the unlabelled part": """
+unlabeled_data = STL10(root, split="unlabeled")
+train_data = STL10(root, split="train")
+train_loader = DataLoader(unlabeled_data, batch_size=8, shuffle=True)
+val_loader = DataLoader(train_data, batch_size=8, shuffle=False)
+""",
     "the same split twice": """
 train_set, _ = random_split(data, [80, 20], generator=torch.Generator().manual_seed(0))
 _, val_set = random_split(data, [80, 20], generator=torch.Generator().manual_seed(0))

@@ -111,6 +111,11 @@ for epoch in range(3):
     val_acc = evaluate(model, val_loader)
     train_acc, val_acc = evaluate(model, train_loader), evaluate(model, val_loader)
 """,
+    "folds of the training data": """
+from kfolds import Trainer, cross_validate
+results = Trainer(num_folds=5).cross_validate(model=model, train_dataloader=train_loader)
+val_scores = cross_validate(model, train_loader, folds=5)
+""",
     "valid pixels": """
 train(model, train_loader)
 num_valid, valid_total = 0, 0

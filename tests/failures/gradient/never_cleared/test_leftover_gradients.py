@@ -111,6 +111,22 @@ for i, batch in enumerate(batches()):
     fast.step()
     fast.zero_grad()
 """,
+    "a generator that is trained on both losses": """
+encoder = nn.Linear(6, 3)
+for_encoder = torch.optim.SGD(encoder.parameters(), lr=0.01)
+for batch in batches():
+    for_encoder.zero_grad()
+    for_generator.zero_grad()
+    z = torch.randn(len(batch), 3)
+    fake, again = generator(z), generator(encoder(batch))
+    ((again - batch).abs().mean() + bce(critic(fake), one[:len(batch)])).backward(retain_graph=True)
+    for_encoder.step()
+    (encoder(fake) - z).pow(2).mean().backward()
+    for_generator.step()
+    for_critic.zero_grad()
+    critic_loss(batch).backward()
+    for_critic.step()
+""",
     "an encoder that actor and critic share": """
 encoder, actor, value = nn.Linear(6, 16), nn.Linear(16, 2), nn.Linear(18, 1)
 for_actor = torch.optim.SGD([*encoder.parameters(), *actor.parameters()], lr=0.01)
@@ -191,3 +207,11 @@ def test_run_reports_the_step(run_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(HEAD + script)
+
+
+def test_lint_accepts_a_generator_that_is_trained_on_both_losses(lint_is_clean):
+    lint_is_clean(HEAD + CORRECT["a generator that is trained on both losses"])
+
+
+def test_lint_reports_the_generator_first(lint_reports):
+    lint_reports(HEAD + FAULTY["the generator first"], fixes=False)

@@ -47,6 +47,22 @@ for x, y in batches:
     loss.backward()
     optimizer.step()
 """,
+    "a function that returns what its hook stored": """
+def outputs_of(model, x):
+    found = {}
+    def hook(module, args, output):
+        found["body"] = output.detach()  # <- LOS009
+    handle = model.body.register_forward_hook(hook)
+    logits = model(x)
+    handle.remove()
+    return found
+for x, y in batches:
+    found = outputs_of(net, x)
+    loss = F.cross_entropy(net(x), y) + found["body"].abs().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "a class of features": """
 class Features:
     def __init__(self, model):
@@ -149,6 +165,26 @@ for x, y in batches:
     loss.backward()
     optimizer.step()
 """,
+    "outputs for inspection, with the name of a parameter elsewhere": """
+def outputs_of(model, x, names):
+    hidden = {}
+    def keep(name):
+        def hook(module, args, output):
+            hidden[name] = output.detach()
+        return hook
+    handles = [getattr(model, name).register_forward_hook(keep(name)) for name in names]
+    model(x)
+    for each in handles:
+        each.remove()
+    return hidden
+def penalty_of(hidden):
+    return hidden.abs().mean()
+def penalty():
+    hidden = net.body(torch.randn(2, 4))
+    return penalty_of(hidden)
+print(outputs_of(net, torch.randn(2, 4), ["body"]))
+"""
+    + LOOP,
     "detached only for the log": """
 def keep(module, args, output):
     kept["live"] = output

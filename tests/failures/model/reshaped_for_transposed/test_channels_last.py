@@ -28,6 +28,19 @@ x = x.reshape(1, 3, 24, 24)
     "rows of a file with the channels first": """
 x = torch.tensor(table).view(-1, 3, 32, 32)
 """,
+    "ToImage": """
+from torchvision.transforms.v2 import ToDtype, ToImage
+x = ToDtype(torch.float32, scale=True)(ToImage()(Image.open(path)))[:3].view(1, 3, 300, 300)
+""",
+    "to_image": """
+from torchvision.transforms.v2 import functional as tf
+x = tf.to_image(Image.open(path)).reshape(1, 3, 24, 24)
+""",
+    "one number per channel": """
+x = np.asarray(Image.open(path))
+weights = torch.tensor([0.2126, 0.7152, 0.0722]).view(1, 3, 1, 1)
+mean = torch.tensor([0.5, 0.4, 0.4]).reshape((3, 1, 1))
+""",
     "grey": """
 x = torch.from_numpy(np.asarray(Image.open(path).convert("L"))).view(1, 1, 24, 24)
 """,

@@ -222,6 +222,43 @@ class LM(nn.Module):
     + TRAINING,
 }
 
+BOTH_WAYS = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.head = nn.Embedding(50, 32), nn.Linear(%s, 2)
+        self.rnn = nn.LSTM(32, 16, bidirectional=True)
+    def forward(self, ids):
+        x = self.emb(ids.permute(1, 0))
+        %s
+
+def pairs(tokens):
+    return tokens[:, :-1], tokens[:, 1:]
+
+model = Model()
+opt = torch.optim.Adam(model.parameters())
+for tokens, labels in loader:
+    loss = F.cross_entropy(model(tokens), labels)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+CORRECT |= {
+    "the first and last position": BOTH_WAYS
+    % (64, "outputs, _ = self.rnn(x)\n        return self.head(torch.cat((outputs[0], outputs[-1]), -1))"),
+    "one position per direction": BOTH_WAYS
+    % (32, "out, _ = self.rnn(x)\n        return self.head(torch.cat((out[-1, :, :16], out[0, :, 16:]), 1))"),
+    "final states": BOTH_WAYS % (32, "_, (h, c) = self.rnn(x)\n        return self.head(torch.cat((h[-2], h[-1]), 1))"),
+    "class token": ENCODER.replace(
+        "return self.head(self.enc(x))", "x = self.enc(x)\n        return self.head(x[:, 0, :])"
+    )
+    + BOTH_WAYS[BOTH_WAYS.index("def pairs") :].replace("Model()", "LM()"),
+}
+FAULTY["all positions of both directions"] = BOTH_WAYS.replace("model(tokens), labels", "model(tokens), tokens") % (
+    32,
+    "out, _ = self.rnn(x)  # <- MDL014\n        return self.head(out).transpose(0, 1)",
+)
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_models_that_read_their_targets(lint_reports, script):

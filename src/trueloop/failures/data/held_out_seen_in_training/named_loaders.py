@@ -32,7 +32,7 @@ class _Loader(NamedTuple):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield held-out loaders of training data, training loaders of data that was split, and data split twice."""
     loaders = list(_loaders(source))
-    yield from _held_out_loaders(loaders)
+    yield from _held_out_loaders(source, loaders)
     splits = list(_splits(source))
     yield from _loaders_of_all(source, loaders, splits)
     for first, second in itertools.pairwise(splits):
@@ -86,9 +86,13 @@ def _loaders(source: SourceFile) -> Iterator[_Loader]:
             yield _Loader(name, call, dataset, sampler is not None and not is_none)
 
 
-def _held_out_loaders(loaders: list[_Loader]) -> Iterator[Hit]:
-    """Yield the held-out loaders of a dataset that is called training data."""
+def _held_out_loaders(source: SourceFile, loaders: list[_Loader]) -> Iterator[Hit]:
+    """Yield the held-out loaders of a dataset that is called training data, unless another one is trained on."""
     for loader in loaders:
+        function = function_of(source, loader.call)
+        trained = {ast.unparse(e.dataset) for e in loaders if _trains(e) and function_of(source, e.call) is function}
+        if trained and ast.unparse(loader.dataset) not in trained:
+            continue
         words, data = name_words(loader.name), name_words(last_name(loader.dataset))
         is_held_out = bool(words & HELD_OUT) and not words & TRAINING
         if is_held_out and data & TRAINING and not data & HELD_OUT and not loader.has_sampler:

@@ -16,6 +16,8 @@ _EVALUATING: Final = frozenset((
     "eval", "evaluate", "evaluation", "val", "validate", "validation", "test", "accuracy", "score", "metrics", "check",
     "infer", "predict",
 ))  # fmt: skip
+_SPLITTING: Final = frozenset(("cross", "fold", "folds", "kfold", "cv"))
+"""Words of functions that split the training data themselves."""
 _COLLECTING: Final = frozenset(("append", "extend", "update"))
 _VALIDATING: Final = frozenset(("val", "validate", "validation"))
 
@@ -71,7 +73,7 @@ def _unread_loader(source: SourceFile) -> ast.Name | None:
 def _evaluated(call: ast.Call) -> ast.expr | None:
     """Return the training loader that a call evaluates a model on; None if it also gets held-out data."""
     words, arguments = name_words(last_name(call.func)), [*call.args, *(each.value for each in call.keywords)]
-    if not words & _EVALUATING or words & TRAINING or any(map(is_held_out, arguments)):
+    if not words & _EVALUATING or words & (TRAINING | _SPLITTING) or any(map(is_held_out, arguments)):
         return None
     loaders = (each for each in arguments if is_training(each) and name_words(last_name(each)) & {"loader", "dl"})
     return next(loaders, None)

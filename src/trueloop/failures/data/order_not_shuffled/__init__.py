@@ -44,6 +44,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -247,10 +248,14 @@ def _equal(column: list[float], targets: list[float] | tuple[int, ...]) -> bool:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield loaders that read samples sorted by class for the training of a classifier."""
-    for start, loader in epoch_loops(source):
+    loops = list(epoch_loops(source))
+    for start, loader in loops:
         if any("sampler" in name for name in loader.arguments):
             continue
-        shuffle = loader.arguments.get("shuffle") or loader.arguments.get("2")
+        shuffle = _shuffle(loader)
+        others = [each for each in (_shuffle(other) for loop, other in loops if loop.node is start.node) if each]
+        if any(each.constant() is True for each in others):
+            continue  # one method reads both loaders: this one has the held-out samples
         if (
             len(loader.sources) == 1
             and (shuffle is None or shuffle.constant() is False)
@@ -266,6 +271,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((loader.node, "the loader is created here, without shuffling"),) if is_passed else (),
                 fix=None if is_passed else shuffle_fix(source, call),
             )
+
+
+def _shuffle(loader: AbstractValue) -> AbstractValue | None:
+    return loader.arguments.get("shuffle") or loader.arguments.get("2")
 
 
 def _shuffle_arguments(call: ast.Call) -> list[ast.expr]:

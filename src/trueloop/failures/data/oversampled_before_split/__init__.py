@@ -138,13 +138,20 @@ def _repeats(source: SourceFile, name: str) -> bool:
     calls = list(nodes_in(function, ast.Call))
     draws = any(
         last_name(each.func) in ("choice", "choices", "randint", "repeat", "tile", "resample", "sample")
-        and not any(k.arg == "replace" and getattr(k.value, "value", None) is False for k in each.keywords)
+        and _replaces(each)
         for each in calls
     )
     joins = any(
         last_name(each.func) in ("concatenate", "concat", "cat", "append", "vstack", "hstack") for each in calls
     )
     return draws and joins
+
+
+def _replaces(call: ast.Call) -> bool:
+    """Return True for a call that may draw a row twice, by its argument ``replace`` or its default."""
+    replace = next((each.value for each in call.keywords if each.arg == "replace"), None)
+    default = last_name(call.func) != "sample"  # pandas and random.sample draw without replacement
+    return default if replace is None else getattr(replace, "value", True) is not False
 
 
 def _names(target: ast.expr) -> list[str]:

@@ -1,17 +1,19 @@
 """Finds the code that should take a hyper-parameter and has a number of its own, or relies on a default."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import assigned_value
-from trueloop.analysis.queries.class_instances import called_function
+from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.environment.setting_never_read.settings import Setting, kind_of
 
+_STATES: Final = re.compile(r"state|hidden", re.IGNORECASE)
 _WITHOUT_MOMENTUM: Final = ("SGD", "RMSprop")
 _ARGUMENTS: Final = {
     ("batch_size", "DataLoader"): ("batch_size", 1),
@@ -73,8 +75,14 @@ def _places(source: SourceFile, kind: str) -> Iterator[tuple[Any, str, ast.expr 
     if kind == "epochs":
         for loop in source.nodes_of(ast.For):
             limit = loop.iter.args if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range" else []
-            if limit and any("ep" in each.id for each in nodes_in(loop.target, ast.Name)):
+            if limit and any("ep" in each.id for each in nodes_in(loop.target, ast.Name)) and _trains(source, loop):
                 yield loop, "the length", limit[-1] if len(limit) < 3 else limit[1]
+
+
+def _trains(source: SourceFile, loop: ast.For) -> bool:
+    """Return True for a loop with a training step or a call of a function of the program, which may train."""
+    called = {last_name(each.func) for each in nodes_in(loop, ast.Call)}
+    return not called.isdisjoint({"backward", "step", "fit", *definitions(source).functions})
 
 
 def _in_call(source: SourceFile, call: ast.Call, kind: str) -> tuple[str, ast.expr | None] | None:
@@ -99,4 +107,9 @@ def _in_program(source: SourceFile, call: ast.Call, kind: str) -> tuple[str, ast
     chosen = [each for each in names if kind_of(each) == kind]
     if len(chosen) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
         return None
+    required = names[: len(names) - len(arguments.defaults)] if arguments is not None else []
+    given = {*names[: len(call.args)], *(each.arg for each in call.keywords)}
+    is_state = kind == "batch_size" and _STATES.search(last_name(call.func)) is not None
+    if is_state or not given.issuperset(required):
+        return None  # the hidden state of one sample, or another function: `net.train()` next to `def train(net, ...)`
     return chosen[0], argument_node(call, chosen[0], names.index(chosen[0]))

@@ -46,6 +46,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.evaluation_loops import (
     evaluation_calls,
     find_loader,
@@ -293,14 +294,21 @@ def _is_smoke_test(source: SourceFile, call: Op) -> bool:
     """Return True if a program reads nothing but the shape of the output: ``print(model(x).shape)``."""
     parent = source.parents.get(id(call.node))
     if not isinstance(parent, ast.Assign):
-        return _is_shape(parent) or isinstance(parent, ast.Expr)
+        return _is_shape(source, call.node) or isinstance(parent, ast.Expr)
     names = {each.id for target in parent.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-    reads = [each for each in source.nodes_of(ast.Name) if each.id in names]
-    return all(isinstance(each.ctx, ast.Store) or _is_shape(source.parents.get(id(each))) for each in reads)
+    function = function_of(source, call.node)
+    reads = [e for e in nodes_in(function, ast.Name) if e.id in names and function_of(source, e) is function]
+    return all(isinstance(each.ctx, ast.Store) or _is_shape(source, each) for each in reads)
 
 
-def _is_shape(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in ("shape", "size", "ndim", "dim", "dtype", "device")
+def _is_shape(source: SourceFile, node: ast.AST) -> bool:
+    """Return True if a program reads only the shape of a value: ``x.shape``, ``x.data.shape``, ``x[0].size()``."""
+    parent = source.parents.get(id(node))
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        return _is_shape(source, parent)
+    if isinstance(parent, ast.Attribute) and parent.attr == "data":
+        return _is_shape(source, parent)
+    return isinstance(parent, ast.Attribute) and parent.attr in ("shape", "size", "ndim", "dim", "dtype", "device")
 
 
 _DRAWS: Final = re.compile(r"next|rand|sampl|batch|iter", re.IGNORECASE)

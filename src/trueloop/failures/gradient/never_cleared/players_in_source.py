@@ -1,7 +1,8 @@
 """Finds gradients that a generator's loss leaves in the discriminator, whose optimizer steps with them, in the source.
 
 The generator's loss is computed through the discriminator, so its backward pass adds to the gradients of both. Those of
-the discriminator must be cleared before its own loss. Two heads of one encoder are no such case: their losses leave
+the discriminator must be cleared before its own loss. A generator that is trained on both losses is no such case: the
+second one goes through the same outputs, as in BicycleGAN. Neither are two heads of one encoder: their losses leave
 gradients in what comes before them, and those are used.
 """
 
@@ -75,7 +76,10 @@ def _own_step_after(source: SourceFile, inside: Sequence[Op], backward: Op, step
         if source.may_clear(each, victim):
             return None
         has_stepped |= each is step
-        has_own |= has_stepped and each.kind is OpKind.BACKWARD and source.reaches(each, victim)
+        is_own = has_stepped and each.kind is OpKind.BACKWARD and source.reaches(each, victim)
+        if is_own and _continues(inside, backward, each, victim):
+            return None
+        has_own |= is_own
         if each.kind is OpKind.STEP and each.subject.may_alias(victim):
             return each if has_own else None
     return None
@@ -91,6 +95,17 @@ def _goes_through(inside: Sequence[Op], backward: Op, player: AbstractValue, vic
         and any(_reaches(given, player) for given in each.inputs)
         for each in inside
         if each.kind in (OpKind.MODEL_CALL, OpKind.FORWARD_CALL)
+    )
+
+
+def _continues(inside: Sequence[Op], backward: Op, own: Op, victim: AbstractValue) -> bool:
+    """Return True if two losses are computed from one output of the victim's model: it is trained on both of them."""
+    graphs = [{id(each) for each in loss.subject.autograd_graph()} for loss in (backward, own)]
+    shared = graphs[0] & graphs[1]
+    return any(
+        id(each.result) in shared and victim.covers(each.subject)
+        for each in inside
+        if each.kind in (OpKind.MODEL_CALL, OpKind.FORWARD_CALL) and each.result is not None
     )
 
 

@@ -27,7 +27,8 @@ How it is detected
     In a run, the sanitizer reads the targets of ``cross_entropy``, and those of a binary cross-entropy or squared
     error of the output of a softmax. It reports a line where all targets are 0 or 1, and a tenth of 32 or more
     rows have several ones. A square matrix of targets is left out. The linter reports a cross-entropy for a model whose
-    classes the same program finds with ``torch.sigmoid(model(x)) > 0.5``, if it has no binary loss.
+    classes the same program finds with ``torch.sigmoid(model(x)) > 0.5``, and nowhere as the largest output, if it has
+    no binary loss.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -109,6 +110,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if "BCE" in source.text.source or "binary_cross_entropy" in source.text.source:
         return
     thresholds = {model: node for node in source.nodes_of(ast.Compare) for model in _thresholded(source, node)}
+    for model in _classes_of_largest(source) if thresholds else ():
+        thresholds.pop(model, None)
     for loss in source.ops(OpKind.LOSS) if thresholds else ():
         if loss.name not in _LOSSES or not isinstance(loss.node, ast.Call) or not loss.node.args:
             continue
@@ -136,6 +139,18 @@ def _thresholded(source: SourceFile, test: ast.Compare) -> Iterator[str]:
                 continue
         for each in origins(source, inner):
             if isinstance(each, ast.Call) and dotted_name(each.func) and last_name(each.func) != "sigmoid":
+                yield dotted_name(each.func)
+
+
+def _classes_of_largest(source: SourceFile) -> Iterator[str]:
+    """Yield each model of whose outputs the program also takes the largest: ``model(x).argmax(1)``."""
+    for call in source.all_calls:
+        if last_name(call.func) not in ("argmax", "max", "topk", "softmax", "log_softmax"):
+            continue
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        given = [*([owner] if owner is not None else []), *call.args[:1]]
+        for each in (value for one in given for value in origins(source, one)):
+            if isinstance(each, ast.Call) and dotted_name(each.func):
                 yield dotted_name(each.func)
 
 

@@ -123,6 +123,8 @@ def _softmaxes(source: SourceFile) -> Iterator[Hit]:
             softmax = None if value is None else value.origin(VIEWS if is_loss else ())
             if softmax is None or softmax.name not in NORMALISING or id(softmax.node) in seen:
                 continue
+            if _is_for_several(source, softmax.node):
+                continue
             layer = layer_before(softmax)
             if layer is not None and _outputs(layer) == 1 and _is_over_outputs(softmax, layer, is_loss=is_loss):
                 seen.add(id(softmax.node))
@@ -166,7 +168,7 @@ def _cross_entropies(source: SourceFile) -> Iterator[Hit]:
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
         layer = _layer(loss.inputs[0])
-        if layer is not None and _outputs(layer) == 1:
+        if layer is not None and _outputs(layer) == 1 and not _is_for_several(source, loss.node):
             yield Hit(
                 message=f"`{ast.unparse(loss.node.func)}` is always 0: its input has one output per sample, and the "
                 "softmax of a single number is 1.",
@@ -174,6 +176,43 @@ def _cross_entropies(source: SourceFile) -> Iterator[Hit]:
                 related=((layer.node, "the layer with one output"),),
                 fix=_use_binary_loss(source, loss.node, loss.subject.node, loss.name),
             )
+
+
+def _is_for_several(source: SourceFile, node: ast.AST) -> bool:
+    """Return True for code that runs with several outputs only: after ``if self.num_classes > 1``."""
+    child, parent = node, source.parents.get(id(node))
+    while parent is not None and not isinstance(parent, ast.FunctionDef | ast.Module):
+        if isinstance(parent, ast.If | ast.IfExp):
+            body = parent.body if isinstance(parent.body, list) else [parent.body]
+            is_body = any(each is child for each in body)
+            if child is not parent.test and _requires_several(parent.test) is is_body:
+                return True
+        child, parent = parent, source.parents.get(id(parent))
+    before: list[ast.stmt] = []
+    if isinstance(child, ast.stmt):
+        block = source.block(child)
+        before = block[: block.index(child)] if child in block else []
+    return any(
+        isinstance(each, ast.If) and _requires_several(each.test) is False and isinstance(each.body[-1], ast.Return)
+        for each in before
+    )
+
+
+def _requires_several(test: ast.expr) -> bool | None:
+    """Return True for ``n > 1``, False for ``n == 1``, and None for other conditions."""
+    match test:
+        case (
+            ast.Compare(ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=1)])
+            | ast.Compare(ops=[ast.GtE()], comparators=[ast.Constant(value=2)])
+        ):
+            return True
+        case (
+            ast.Compare(ops=[ast.Eq() | ast.LtE()], comparators=[ast.Constant(value=1)])
+            | ast.Compare(ops=[ast.Lt()], comparators=[ast.Constant(value=2)])
+        ):
+            return False
+        case _:
+            return None
 
 
 def _layer(value: AbstractValue) -> AbstractValue | None:

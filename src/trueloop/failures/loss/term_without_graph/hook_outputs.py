@@ -133,9 +133,29 @@ def _read_by_loss(source: SourceFile, store: _Store) -> ast.expr | None:
     for node in source.nodes_of(ast.Name, ast.Attribute):
         if not isinstance(node, kind) or last_name(node) != name or id(node) not in wanted:
             continue
-        if isinstance(node.ctx, ast.Load) and not encloses(store.hook, node) and not _is_target(source, node, name):
+        is_read = isinstance(node.ctx, ast.Load) and not encloses(store.hook, node)
+        if is_read and _is_same(source, store, node) and not _is_target(source, node, name):
             return node
     return None
+
+
+def _is_same(source: SourceFile, store: _Store, node: ast.expr) -> bool:
+    """Return True for an attribute, and a variable of the function around the hook, or one that gets its result."""
+    if not isinstance(node, ast.Name):
+        return True
+    scope: Any = function_of(source, store.hook)
+    while not isinstance(scope, ast.Module) and not _is_bound(scope, node.id):
+        scope = function_of(source, scope)
+    if isinstance(scope, ast.Module) or encloses(scope, node):
+        return True
+    name = getattr(scope, "name", "")
+    return any(last_name(each.func) == name for each in origins(source, node, 2) if isinstance(each, ast.Call))
+
+
+def _is_bound(function: Any, name: str) -> bool:
+    """Return True for a parameter or a variable of a function."""
+    names = (e.id for e in nodes_in(function, ast.Name) if isinstance(e.ctx, ast.Store))
+    return name in names or any(each.arg == name for each in nodes_in(function.args, ast.arg))
 
 
 def _is_target(source: SourceFile, node: ast.expr, name: str) -> bool:

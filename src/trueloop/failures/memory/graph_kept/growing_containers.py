@@ -1,6 +1,7 @@
 """Decides from the source code whether a container or sum grows in every iteration, and whether it holds graphs."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "torch.Tensor.add", "torch.Tensor.mul", "torch.Tensor.sub", "torch.Tensor.div",
 ))  # fmt: skip
 """Operations whose result has a graph if an input has one; others may return indices, which have no graph."""
+
+_OPTIMIZER: Final = re.compile(r"_?opt(im(izer)?)?(_|\d|$)")
 
 
 def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
@@ -51,8 +54,19 @@ def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> boo
 def is_within_update(loop: Loop, around: Sequence[Loop], steps: list[Op]) -> bool:
     """Return True for a loop over the parts of an update: an outer loop contains optimizer steps, and it does not."""
     outer = [each for each in around if each.node is not loop.node]
-    return not any(each.is_inside(loop) for each in steps) and any(
-        each.is_inside(other) for each in steps for other in outer
+    if any(each.is_inside(loop) for each in steps) or _steps_of_unknown(loop.node):
+        return False
+    return any(each.is_inside(other) for each in steps for other in outer) or any(
+        encloses(other.node, loop.node) and _steps_of_unknown(other.node) for other in outer
+    )
+
+
+def _steps_of_unknown(node: ast.AST) -> bool:
+    """Return True if a loop contains the step of an optimizer of another object: ``manager.optimizer.step()``."""
+    return any(
+        call.func.attr == "step" and _OPTIMIZER.match(call.func.value.attr)
+        for call in nodes_in(node, ast.Call)
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Attribute)
     )
 
 

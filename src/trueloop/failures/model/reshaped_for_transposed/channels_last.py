@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import integer
 
 _READS: Final = re.compile(r"\bImage\.(open|new|fromarray)\(|\bimread\(|\.convert\(['\"]RGB|load_sample_image")
 """Calls whose result has the channels last."""
 _EXCHANGES: Final = re.compile(
-    r"permute|transpose|ToTensor|to_tensor|moveaxis|movedim|rollaxis|swapaxes|einsum|rearrange|\.T\b|cv2\.split"
+    r"permute|transpose|ToTensor|to_tensor|ToImage\b|to_image\b|moveaxis|movedim|rollaxis|swapaxes|einsum|rearrange|\.T\b|cv2\.split"
 )
 CHANNELS: Final = 3
 
@@ -25,7 +26,8 @@ def find_channels_last(source: SourceFile) -> Iterator[Hit]:
             continue
         sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
         channels = sizes[-3:-2]
-        if len(sizes) in (3, 4) and channels and getattr(channels[0], "value", None) == CHANNELS:
+        is_pixel = all(integer(each) == 1 for each in sizes[-2:])  # one number per channel, such as its mean
+        if len(sizes) in (3, 4) and channels and getattr(channels[0], "value", None) == CHANNELS and not is_pixel:
             height, width = (source.text.segment(each) for each in sizes[-2:])
             yield Hit(
                 message=f"`{ast.unparse(call)}` cuts the rows of an image with the channels last, "

@@ -40,7 +40,7 @@ def find_missing_masks(source: SourceFile) -> Iterator[Hit]:
         if any(_POOLED.search(ast.unparse(each)) for each in nodes_in(forward, ast.Assign)):
             continue
         seen = next(_unmasked(source, forward), None)
-        if seen is not None:
+        if seen is not None and not _is_pooled(source, forward, seen):
             yield Hit(
                 message=f"`{ast.unparse(seen)[:80]}` lets each position read all others, and the targets are the next "
                 "tokens of the input: each position sees its own target. Pass a causal mask.",
@@ -64,6 +64,30 @@ def _unmasked(source: SourceFile, forward: ast.FunctionDef) -> Iterator[ast.expr
         is_softmax = name == "softmax" and _is_score(source, call) and not _is_masked(source)
         if is_encoder or is_attention or is_plain or is_softmax or "bidirectional" in made:
             yield call
+
+
+def _is_pooled(source: SourceFile, forward: ast.FunctionDef, seen: ast.expr) -> bool:
+    """Return True if a layer's result is read at single positions only, or its final states are: one per sequence."""
+    statement = source.statement_of(seen)
+    if not isinstance(statement, ast.Assign) or statement.value is not seen:
+        return False
+    target = statement.targets[0]
+    if isinstance(target, ast.Tuple):
+        target = target.elts[0]
+    if not isinstance(target, ast.Name):
+        return False
+    reads = [e for e in nodes_in(forward, ast.Name) if e.id == target.id and isinstance(e.ctx, ast.Load)]
+    return all(
+        _is_position(source.parents.get(id(each))) for each in reads if each.lineno > (seen.end_lineno or seen.lineno)
+    )
+
+
+def _is_position(node: Any) -> bool:
+    """Return True for ``x[-1]``, ``x[:, 0]`` and ``x[:, -1, :n]``."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    elements = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return any(integer(each) is not None for each in elements[:2])
 
 
 def _layers(source: SourceFile, call: ast.Call) -> set[str]:
