@@ -761,14 +761,16 @@ def readme_figures() -> str:
 
 def public_code_figures() -> str:
     """Return what was found in public repositories, and how much of it is right."""
-    found, judged = result("wild")["found"], json.loads(JUDGED.read_text(encoding="utf-8"))
+    found, date = result("wild")["found"], result("wild")["machine"]["date"]
+    records = json.loads(JUDGED.read_text(encoding="utf-8"))
+    judged = [each for each in records if each["repository"] in found["repositories"]]
     read: dict[str, Counter[str]] = defaultdict(Counter)
     for each in judged:
         read[f"{each['severity']}s"][each["verdict"]] += len(each["lines"])
         read[f"{each['severity']}s, each code once per file"][each["verdict"]] += 1
     verdicts = ("true", "arguable", "false")
     rows = [[name, *(str(verdict[each]) for each in verdicts)] for name, verdict in read.items()]
-    now = ["errors and warnings of this version", *(str(found["all"][each]) for each in verdicts)]
+    now = [f"errors and warnings of the version of {date}", *(str(found["all"][each]) for each in verdicts)]
     by_code: dict[str, Counter[str]] = defaultdict(Counter)
     wrong: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for each in judged:
@@ -787,8 +789,8 @@ def public_code_figures() -> str:
     return (
         f"{len(found['repositories'])} repositories, {found['files']:,} files and notebooks:\n\n"
         + table(["findings", *verdicts], [*sorted(rows), now])
-        + "\nBy code: the verdicts of the reading, and what this version reports. Notes were not judged.\n\n"
-        + table(["code", *verdicts, "errors now", "warnings now", "notes now"], codes)
+        + f"\nBy code: the verdicts of all readings, and what the version of {date} reports. Notes were not judged.\n\n"
+        + table(["code", *verdicts, "errors", "warnings", "notes"], codes)
         + "\nThe false ones:\n\n"
         + table(["code", "where, the first of them", "findings", "why it is false"], false)
     )

@@ -420,7 +420,7 @@ def error(scores, rel):
 for k in torch.arange(96).split(16):
     out = net(x[k])
     loss, shown = F.mse_loss(out, y[k]), error(out, y[k])
-    loss = loss + shown
+    print(loss + shown)
     sgd.zero_grad()
     loss.backward()
     sgd.step()

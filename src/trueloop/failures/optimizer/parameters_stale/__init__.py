@@ -41,11 +41,11 @@ from typing import Any
 from trueloop.analysis.abstract_value import MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
-from trueloop.analysis.queries.trained_copies import trained_copies
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.parameters_stale.trained_copies import trained_copies
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
