@@ -763,7 +763,8 @@ def public_code_figures() -> str:
     """Return what was found in public repositories, and how much of it is right."""
     found, date = result("wild")["found"], result("wild")["machine"]["date"]
     records = json.loads(JUDGED.read_text(encoding="utf-8"))
-    judged = [each for each in records if each["repository"] in found["repositories"]]
+    counted = {each["repository"] for each in found["repositories"]}
+    judged = [each for each in records if each["repository"] in counted]
     read: dict[str, Counter[str]] = defaultdict(Counter)
     for each in judged:
         read[f"{each['severity']}s"][each["verdict"]] += len(each["lines"])
