@@ -354,6 +354,21 @@ def closure():
 for step in range(20):
     optimizer.step(closure)
 """,
+    "centres of classes, and samples around them": """
+def make_batch(count, generator):
+    centres = 3 * torch.randn(10, 8, generator=torch.Generator().manual_seed(5))
+    kinds = torch.randint(10, (count,), generator=generator)
+    x = centres[kinds] + torch.randn(count, 8, generator=generator)
+    return x, kinds[:, None].float()
+def make_other(count):
+    offset = torch.from_numpy(np.random.default_rng(0).normal(size=8)).float()
+    x = offset + torch.randn(count, 8)
+    return x, x.sum(1, keepdim=True)
+generator = torch.Generator().manual_seed(1)
+for step in range(20):
+    update(*make_batch(32, generator))
+    update(*make_other(32))
+""",
     "several models from one seed": """
 for rate in np.linspace(0.01, 0.1, 16):
     torch.manual_seed(0)

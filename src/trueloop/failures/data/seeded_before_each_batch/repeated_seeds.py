@@ -22,6 +22,9 @@ DRAWS: Final = frozenset((
 ))  # fmt: skip
 _ORDERS: Final = frozenset(("randperm", "permutation", "shuffle"))
 _WEIGHING: Final = frozenset(("matmul", "mm", "bmm", "linear", "einsum", "conv1d", "conv2d", "dot", "tensordot"))
+_NEW_FOR_EACH_BATCH: Final = re.compile(
+    r"noise|(^|_)eps|batch|row|idx|ind(ex|ices)|perm|order|pick|(^|_)(ix|z|t)(_|$)|time", re.IGNORECASE
+)
 _MAX_DEPTH: Final = 3
 
 
@@ -34,7 +37,8 @@ def repeated_seeds(source: SourceFile, code: StepCode) -> Iterator[ast.Call]:
         if seed is None or not is_fixed(source, code, seed):
             continue
         draws = _draws_from(source, code, call, calls)
-        if any(_is_batch(source, code, each) for each in draws):
+        others = [each for each in calls if last_name(each.func) in DRAWS and each not in draws]
+        if any(_is_batch(source, code, each) and (not others or _is_noise(source, each)) for each in draws):
             yield call
 
 
@@ -104,6 +108,8 @@ def _is_batch(source: SourceFile, code: StepCode, draw: ast.Call) -> bool:
     parents: list[Any] = [source.parents.get(id(each)) for each in uses]
     if any(isinstance(each, ast.Compare) or _is_product(each) for each in parents):
         return False
+    if any(isinstance(e, ast.Subscript) and e.value in uses and not isinstance(e.slice, ast.Slice) for e in parents):
+        return False  # a table from which each sample takes a row
     if last_name(draw.func) not in _ORDERS:
         return True
     slices = [each.slice for each in parents if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Slice)]
@@ -123,6 +129,13 @@ def _loads(source: SourceFile, code: StepCode, draw: ast.Call) -> list[ast.expr]
         for each in nodes_in(within, ast.Name, ast.Attribute)
         if isinstance(each.ctx, ast.Load) and dotted_name(each) in names and each.lineno >= draw.lineno
     ]
+
+
+def _is_noise(source: SourceFile, draw: ast.Call) -> bool:
+    """Return True for numbers that are new for each batch by their name: others may be constants of a made-up task."""
+    statement = source.statement_of(draw)
+    names = [each.id for target in getattr(statement, "targets", []) for each in nodes_in(target, ast.Name)]
+    return any(map(_NEW_FOR_EACH_BATCH.search, names))
 
 
 def _is_product(node: Any) -> bool:
