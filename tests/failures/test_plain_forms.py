@@ -105,8 +105,8 @@ def step(model, x, y, criterion, optimizer):
     "a loss that is copied": """
 for x, y in batches:
     optimizer.zero_grad()
-    loss = Variable(criterion(model(x), y), requires_grad=True)  # <- GRD009
-    loss.backward()
+    loss = Variable(criterion(model(x), y), requires_grad=True)
+    loss.backward()  # <- GRD009
     optimizer.step()
 """,
     "a loss that gets requires_grad": """

@@ -1338,7 +1338,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(N):
     a, b, _ = batch()
     one, two = model(a)
-    loss = F.mse_loss(one, b) + 0.1 * F.mse_loss(two, b).item()  # <-
+    loss = F.mse_loss(one, b) + 0.1 * F.mse_loss(two, b).item()  # <- LOS009 # <-
     update(optimizer, loss)
 """,
 }
@@ -1358,7 +1358,7 @@ def with_plain_optimizers(script: str) -> str:
     "script", [*map(FAULTY.get, LINT_FINDS), *LINT_FAULTY.values()], ids=[*LINT_FINDS, *LINT_FAULTY]
 )
 def test_lint_reports_the_line_that_cuts(lint_reports, script):
-    lint_reports(with_plain_optimizers(HEAD + script).replace("# <-", "# <- GRD005"))
+    lint_reports(with_plain_optimizers(HEAD + script).replace("# <-\n", "# <- GRD005\n"))
 
 
 @pytest.mark.parametrize("script", [*CORRECT.values(), *NOT_CUT_OFF.values()], ids=[*CORRECT, *NOT_CUT_OFF])

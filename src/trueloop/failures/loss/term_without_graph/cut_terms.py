@@ -48,12 +48,13 @@ def cut_terms(source: SourceFile) -> Iterator[Hit]:
         cut = [each for each in terms if _cut(each) is not None]
         kept = [each for each in terms if _cut(each) is None and not isinstance(each, ast.Constant)]
         names = {name for each in kept for name in _names(each)}
+        balanced = {id(source.statement_of(each)) for each in cut if _is_balanced(source, each, names)}
         for term in cut:
             value = _cut(term)
             if id(term) in reported or value is None or not kept or not _is_trained(source, value):
                 continue
-            if _names(value) & (names | _names_of_siblings(source, term)):
-                continue  # as in ``x + (y - x).detach()``
+            if id(source.statement_of(term)) in balanced:
+                continue
             reported.add(id(term))
             yield Hit(
                 message=f"`{ast.unparse(term)}` is added to the loss without a graph, so this term has no gradient and "
@@ -193,6 +194,14 @@ def _names(node: ast.AST) -> set[str]:
     inner |= {id(part) for each in nodes_in(node, ast.Call) for part in _called_names(each)}
     names = {each.id for each in nodes_in(node, ast.Name) if id(each) not in inner}
     return names | {ast.unparse(each) for each in entries}
+
+
+def _is_balanced(source: SourceFile, term: ast.expr, names: set[str]) -> bool:
+    """Return True if the value that is cut also has a graph in its sum: ``x + (y - x).detach()``."""
+    inside, value = {id(each) for each in nodes_in(term, ast.Name)}, _cut(term)
+    uncut = {e.id for e in nodes_in(source.statement_of(term), ast.Name) if id(e) not in inside}
+    is_also_uncut = isinstance(value, ast.Name) and value.id in uncut
+    return is_also_uncut or bool(_names(term) & (names | _names_of_siblings(source, term)))
 
 
 def _names_of_siblings(source: SourceFile, term: ast.expr) -> set[str]:
