@@ -369,7 +369,10 @@ def parse_tree(source: str) -> ast.Module:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in the file
-        return ast.parse(source)
+        try:
+            return ast.parse(source)
+        except SystemError:  # Python 3.11: another thread was parsing at the same time
+            return ast.parse(source)
 
 
 def _bound_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
