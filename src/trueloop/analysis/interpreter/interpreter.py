@@ -124,9 +124,9 @@ class Interpreter:
     def _run_uncalled(self, value: AbstractValue, node: Function) -> None:
         """Run a function that the file does not call; the kinds of its arguments are inferred from their use."""
         calls = self.module_scope.module.calls
-        if node in self.executed or _is_context_manager(node):  # what it yields to is in another file
+        if node in self.executed or not (node.name in ("forward", "__init__") or calls.may_train(node, self._imported)):
             return
-        if not (node.name in ("forward", "__init__") or calls.may_train(node, self._imported)):
+        if _is_context_manager(node):  # what it yields to is in another file
             return
         self.recording.entry_point += 1
         self._follows_imports = node.name == "__init__" or calls.may_run_training(node, self._imported)
@@ -174,7 +174,7 @@ class Interpreter:
         with self.recording.call(call, node), self.recording.restored_modes():
             self._bind_arguments(function, scope, positional, keyword, uncalled=call is node)
             self.scope, self._returns, self._yields = scope, [], []
-            self._body = self._bodies.pop(call, None) if _is_context_manager(node) else None
+            self._body = self._bodies.pop(call) if call in self._bodies and _is_context_manager(node) else None
             self._call_stack.append(node)
             try:
                 for decorator in getattr(node, "decorator_list", ()):

@@ -124,14 +124,9 @@ class Recording:
     @contextmanager
     def module_level(self) -> Generator[None]:
         """Record the operations within a ``with`` block without the loops, conditions and calls around it."""
-        before = self.loops, self.branches, self.calls, self.functions, self.statement
-        self.loops, self.branches, self.calls, self.functions = (), (), (), ()
-        try:
-            with self.restored_modes():
-                self.grad, self.autocast, self.autocasts, self.contexts = True, None, (), ()
-                yield
-        finally:
-            self.loops, self.branches, self.calls, self.functions, self.statement = before
+        with self.at(((), (), (), (), self.statement)), self.restored_modes():
+            self.grad, self.autocast, self.autocasts, self.contexts = True, None, (), ()
+            yield
 
     @contextmanager
     def restored_modes(self) -> Generator[None]:

@@ -96,6 +96,12 @@ def _is_zero(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value == 0 and type(node.value) in (int, float)
 
 
+def _targets_of_zero(source: SourceFile) -> set[int]:
+    """Return the ids of the nodes to which the program assigns 0."""
+    pairs = (pair for each in source.nodes_of(ast.Assign) for pair in assigned_pairs(each))
+    return {id(target) for target, value in pairs if _is_zero(value)}
+
+
 def _reads(source: SourceFile, counter: _Counter) -> list[ast.expr] | None:
     """Return the expressions that read a counter; None if it may get another value."""
     if isinstance(counter.target, ast.Name):
@@ -104,8 +110,8 @@ def _reads(source: SourceFile, counter: _Counter) -> list[ast.expr] | None:
         return _reads_of_attribute(source, counter)
     items = [each for each in source.nodes_of(ast.Subscript) if getattr(each.slice, "value", None) == counter.name]
     is_open = any(last_name(each.func) in ("update", "setdefault") or _is_exported(each) for each in source.all_calls)
-    zeros = [pair for s in source.nodes_of(ast.Assign) for pair in assigned_pairs(s) if _is_zero(pair[1])]
-    set_again = [each for each in items if isinstance(each.ctx, ast.Store) and not any(t is each for t, _ in zeros)]
+    zeros = _targets_of_zero(source)
+    set_again = [each for each in items if isinstance(each.ctx, ast.Store) and id(each) not in zeros]
     return None if set_again or is_open else [each for each in items if isinstance(each.ctx, ast.Load)]
 
 
@@ -117,8 +123,8 @@ def _reads_of_variable(source: SourceFile, counter: _Counter) -> list[ast.expr] 
     functions = {id(function_of(source, each)) for each in bound if each.arg == counter.name}
     functions |= {id(function_of(source, each)) for each in others if isinstance(each.ctx, ast.Store)} - {id(scope)}
     others = [each for each in others if id(function_of(source, each)) not in functions]
-    zeros = [pair[0] for s in nodes_in(scope, ast.Assign) for pair in assigned_pairs(s) if _is_zero(pair[1])]
-    stored = [each for each in others if not isinstance(each.ctx, ast.Load) and not any(z is each for z in zeros)]
+    zeros = _targets_of_zero(source)
+    stored = [each for each in others if not isinstance(each.ctx, ast.Load) and id(each) not in zeros]
     if stored or counter.name in shared or any(map(_is_exported, source.all_calls)):
         return None
     return [each for each in others if isinstance(each.ctx, ast.Load)]
@@ -134,8 +140,8 @@ def _reads_of_attribute(source: SourceFile, counter: _Counter) -> list[ast.expr]
         return None
     if any(map(_is_exported, source.all_calls)) or any(base for base in own.values() if _derives(base, owner.name)):
         return None
-    zeros = [pair[0] for s in source.nodes_of(ast.Assign) for pair in assigned_pairs(s) if _is_zero(pair[1])]
-    if any(not isinstance(each.ctx, ast.Load) and not any(z is each for z in zeros) for each in uses):
+    zeros = _targets_of_zero(source)
+    if any(not isinstance(each.ctx, ast.Load) and id(each) not in zeros for each in uses):
         return None
     return [each for each in uses if isinstance(each.ctx, ast.Load)]
 
