@@ -16,7 +16,7 @@ export function memoryPanel({ announce }) {
   const explanation = h("div");
   const result = h("div", { hidden: true });
   const error = h("p", { class: "error", role: "alert", hidden: true });
-  const measure = h("button", { type: "button", onclick: measureNow }, "Measure");
+  const measure = h("button", { type: "button", onclick: async () => announce(await measureNow()) }, "Measure");
   const code = codePanel({ title: "Show how it is measured", file: "what_a_forward_keeps.py", note: "The program that ran." });
   const curves = chart({ title: "Memory alive after each operation of the forward", x: "operation", y: "MiB", height: 200, tools: false, lines: ["train()", "eval()", "eval(), no_grad", "eval(), inference_mode"].map((label, i) => ({ label, colour: /** @type {string} */ (STYLES[i][0]), dash: /** @type {number[] | undefined} */ (STYLES[i][1]) })) });
   /** @type {Record<string, any>} */
@@ -38,18 +38,21 @@ export function memoryPanel({ announce }) {
     error.textContent = reason.message;
   }
 
+  /** @returns {Promise<string>} what was measured, or an empty text. The page also measures on arrival, which must not replace what a screen reader is told about the user's own passes. */
   async function measureNow() {
     measure.disabled = true;
     await described;
     measure.textContent = "Measuring …";
     try {
       const data = await fetchMeasurements(values);
-      if (!data) return;
+      if (!data) return "";
       error.hidden = true;
       result.hidden = false;
       draw(data);
+      return data.description;
     } catch (reason) {
       showRefusal(reason);
+      return "";
     } finally {
       measure.disabled = false;
       measure.textContent = "Measure again";
@@ -69,7 +72,6 @@ export function memoryPanel({ announce }) {
     curves.describe(data.description);
     fill(explanation, h("p", {}, data.description), h("p", { class: "muted" }, data.how));
     code.show(data.code);
-    announce(data.description);
   }
 
   return { element, measure: measureNow, unmount() { curves.unmount(); } };
