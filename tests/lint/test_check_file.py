@@ -1,5 +1,6 @@
 import ast
 import re
+import time
 import textwrap
 from functools import partial
 from pathlib import Path
@@ -223,6 +224,15 @@ def test_imports_of_a_file_without_training_code_are_followed_only_into_files_th
 )
 def test_required_words_are_alternatives_conjunctions_and_patterns(words, text, expected):
     assert Rule(words, lambda source: ()).may_match(partial(contains_word, text)) is expected
+
+
+def test_a_long_line_of_data_does_not_delay_the_search_for_words():
+    data = "policies = [" + "[('Rotate', 0.5, {'a': [1, 2]}), ('x[y]', z[0:1])], " * 4000 + "]\n"
+    words = {word for entry in catalogue().values() if entry.failure.rule for word in entry.failure.rule.required_words}
+    started = time.monotonic()
+    for word in words - {each for each in words if isinstance(each, str)}:
+        contains_word(data, word)
+    assert time.monotonic() - started < 60  # three patterns took longer than an hour
 
 
 @pytest.mark.parametrize(

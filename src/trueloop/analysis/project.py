@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import chain, islice, repeat
 from typing import Any, Final, NamedTuple, cast
 
@@ -25,6 +25,7 @@ _IMPORT: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
 )
 Word = str | re.Pattern[str] | Callable[[str], bool]
+_LONG_LINE: Final = re.compile(r".{2000,}")
 _SEPARATORS: Final = bytes(code if chr(code).isalnum() or chr(code) == "_" or code > 127 else 32 for code in range(256))
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 _NAMING: Final = (
@@ -322,7 +323,14 @@ def contains_word(text: str, word: Word) -> bool:
     """Return True if a text contains a word or what a pattern matches, or if a function returns True for it."""
     if isinstance(word, str):
         return word in text
-    return word.search(text) is not None if isinstance(word, re.Pattern) else word(text)
+    code = _without_long_lines(text)
+    return word.search(code) is not None if isinstance(word, re.Pattern) else word(code)
+
+
+@lru_cache(maxsize=256)  # many patterns are searched in one text
+def _without_long_lines(text: str) -> str:
+    """Return a text without the lines that are data; the time of many patterns grows with the square of a line."""
+    return _LONG_LINE.sub("", text)
 
 
 def distinct_names(text: str) -> bytes:
