@@ -1,7 +1,7 @@
 import ast
 import re
-import time
 import textwrap
+import time
 from functools import partial
 from pathlib import Path
 
