@@ -316,6 +316,24 @@ for i, (a, b) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "optimizers that are attributes of the actor and the critic": """
+class Agent:
+    def __init__(self, actor, critic, buffer):
+        self.actor, self.critic, self.buffer = actor, critic, buffer
+
+    def train(self, steps):
+        for _ in range(steps):
+            batch = self.buffer.sample(64)
+            actions, log_prob = self.actor.act(batch.states)
+            critic_loss = mse(self.critic(batch.states, batch.actions), batch.targets)
+            self.critic.optimizer.zero_grad()
+            critic_loss.backward()
+            self.critic.optimizer.step()
+            actor_loss = (log_prob - self.critic(batch.states, actions)).mean()
+            self.actor.optimizer.zero_grad()
+            actor_loss.backward()
+            self.actor.optimizer.step()
+""",
     "another part of the model is cleared": """
 body = torch.optim.SGD(model[0].parameters(), lr=0.1)
 for a, b in loader:

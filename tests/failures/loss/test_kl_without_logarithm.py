@@ -31,6 +31,29 @@ CORRECT = {
     "loss_of = lambda z, t: F.kl_div(z.log_softmax(1), t.log(), log_target=True, reduction='batchmean')" + LOOP,
     "a temperature": "model, criterion = nn.Linear(6, 4), nn.KLDivLoss(reduction='batchmean')\n"
     "loss_of = lambda z, t: criterion(F.log_softmax(z / 2, dim=1), F.softmax(t.log() / 2, dim=1)) * 4" + LOOP,
+    "smoothed targets in a copy of the output": """
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return torch.log_softmax(self.project(x), dim=-1)
+
+class LabelSmoothing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.criterion = nn.KLDivLoss(reduction="batchmean")
+
+    def forward(self, z, t):
+        smooth = z.data.clone()
+        smooth.fill_(0.1 / 3)
+        smooth.scatter_(1, t.argmax(1, keepdim=True), 0.9)
+        return self.criterion(z, smooth.clone().detach())
+
+model, loss_of = Generator(), LabelSmoothing()
+"""
+    + LOOP,
     "soft targets": "model, loss_of = nn.Linear(6, 4), F.cross_entropy" + LOOP,
     "torch.distributions": "model, D = nn.Linear(6, 4), torch.distributions\n"
     "loss_of = lambda z, t: D.kl_divergence(D.Categorical(logits=z), D.Categorical(probs=t)).mean()" + LOOP,

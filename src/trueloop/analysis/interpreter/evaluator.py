@@ -143,6 +143,9 @@ class Evaluator:
         part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
         if self.interpreter.calls.find_method(owner, node.attr) is not None:
             return part  # a property or a method, which is looked up at each access
+        other = self.interpreter.infer_kind(unknown_value(node, owner), dotted_name(node), self.enclosing_definition())
+        if other.kind is ValueKind.OPTIMIZER:  # critic.optimizer
+            part = other
         owner.attributes[node.attr] = part
         return part
 

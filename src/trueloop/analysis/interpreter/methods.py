@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.analysis.abstract_value import (
     EXTERNAL,
     GRAD,
+    LEAF,
     MANAGED,
     NO_GRAPH,
     SUBMODULE,
@@ -38,6 +39,7 @@ DETACHING_METHODS: Final = frozenset((
 ADDING_METHODS: Final = frozenset(("append", "add", "extend", "insert", "appendleft", "update", "setdefault", "put"))
 VIEW_METHODS: Final = frozenset(("items", "values", "keys", "copy"))
 OVERWRITING_METHODS: Final = frozenset(("zero_", "fill_", "copy_"))
+FILLING_METHODS: Final = OVERWRITING_METHODS | {"normal_", "uniform_", "random_", "bernoulli_"}
 FREEZING_METHODS: Final = frozenset(("parameters", "named_parameters", "requires_grad_"))
 PREPARING_METHODS: Final = frozenset(("prepare", "setup", "setup_module", "setup_optimizers", "setup_dataloaders"))
 CLIPPING_METHODS: Final = frozenset(("clip_grad_norm_", "clip_grad_value_", "clip_gradients"))
@@ -268,18 +270,19 @@ class Methods:
             )
             return owner
         statement = self.interpreter.recording.statement
-        if (
-            isinstance(statement, ast.Expr)
-            and statement.value is node
-            and (name in CONVERTING_METHODS or name == "detach")
-        ):
+        is_statement = isinstance(statement, ast.Expr) and statement.value is node
+        if is_statement and (name in CONVERTING_METHODS or name == "detach"):
             return self._record(OpKind.TORCH_CALL, node, owner, name=f"torch.Tensor.{name}")  # the result is discarded
         if name in CONVERTING_METHODS:
             return owner
         if name in DETACHING_METHODS:
             sources = (owner, *arguments.positional) if name in ("eq", "ne") else (owner,)
             return AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=sources, facts={NO_GRAPH})
-        return self.interpreter.calls.torch_result(f"torch.Tensor.{name}", node, arguments, owner)
+        result = self.interpreter.calls.torch_result(f"torch.Tensor.{name}", node, arguments, owner)
+        target = node.func.value if is_statement and isinstance(node.func, ast.Attribute) else None
+        if name in FILLING_METHODS and LEAF not in owner.facts and isinstance(target, ast.Name):
+            self.interpreter.assignments.assign(target, result)  # nothing is left of how its numbers were computed
+        return result
 
     def _parameters(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in ADDING_METHODS:

@@ -21,6 +21,7 @@ When this is fine
     - The values are no class ids: an image, logits, a depth map, a heatmap, or a soft mask for a loss such as BCE.
     - The mask is compared with a threshold after the resize.
     - The mask is an image with a palette (mode "P") of PIL, which always takes the nearest pixel.
+    - The size is ``(h - 1) / 8 + 1`` with ``align_corners=True``, which takes every eighth pixel and mixes none.
     - One-hot masks, whose largest channel is taken after the resize.
 
 How it is detected
@@ -33,6 +34,7 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -68,6 +70,7 @@ _COPIES: Final = frozenset((
 ))  # fmt: skip
 _INTEGERS: Final = frozenset(("long", "int64", "int32", "int", "LongTensor", "IntTensor", "int_", "torch.LongTensor"))
 _ROUNDING: Final = frozenset(("round", "rint", "round_", "threshold", "isin"))
+_PIXELS_BETWEEN: Final = re.compile(r"- 1\b.*\+ 1\b")
 _DEPTH: Final = 10
 
 
@@ -167,7 +170,8 @@ def _interpolated(source: SourceFile, call: ast.Call) -> ast.expr | None:
     if name in ("interpolate", "upsample"):
         mode = argument_node(call, "mode", 3)
         mode = _single(source, mode) if isinstance(mode, ast.Name | ast.Attribute) else mode
-        return first if isinstance(mode, ast.Constant) and mode.value in _MODES else None
+        is_blurring = isinstance(mode, ast.Constant) and mode.value in _MODES
+        return first if is_blurring and not _takes_every_nth_pixel(source, call) else None
     if name in ("zoom", "resize") and isinstance(call.func, ast.Attribute):
         return _resized_subject(source, call, first)
     if name == "Resize" or first is None or not call.args:
@@ -176,6 +180,15 @@ def _interpolated(source: SourceFile, call: ast.Call) -> ast.expr | None:
         if isinstance(each, ast.Call) and any(map(_is_blurring_resize, nodes_in(each, ast.Call))):
             return first if not _has_own_masks(source) else None
     return None
+
+
+def _takes_every_nth_pixel(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for ``align_corners=True`` and the size ``(h - 1) / 8 + 1``, which only takes every eighth pixel."""
+    aligned, size = argument_node(call, "align_corners", 4), argument_node(call, "size", 1)
+    if not (isinstance(aligned, ast.Constant) and aligned.value is True) or size is None:
+        return False
+    values = [each for part in getattr(size, "elts", [size]) for each in (part, *possible_values(source, part))]
+    return any(_PIXELS_BETWEEN.search(ast.unparse(each)) for each in values)
 
 
 def _resized_subject(source: SourceFile, call: ast.Call, first: ast.expr | None) -> ast.expr | None:

@@ -308,7 +308,15 @@ def _clearing_in_inner_loop(source: SourceFile, step: Op, inside: list[Op]) -> O
 
 
 def _clearing_between(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
-    """Return the call that clears gradients between two backward passes of one step."""
+    """Return the call that clears gradients between two backward passes of one step.
+
+    If the optimizer's parameters are unknown, each loss of a program with several optimizers may belong to another.
+    """
+    uses = (OpKind.STEP, OpKind.CLEAR_GRADIENTS)
+    if not step.subject.models() and any(
+        each.kind in uses and not each.subject.may_alias(step.subject) for each in inside
+    ):
+        return None
     same = [
         each
         for each in inside
