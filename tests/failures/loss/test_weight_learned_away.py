@@ -48,6 +48,10 @@ CORRECT = {
     "a number": code("loss = net.w * first + last", "0.5"),
     "a buffer": code("loss = net.w[0] * first + net.w[1] * last", "torch.ones(2)"),
     "a factor of the output": code("loss = F.mse_loss(net.w * out, y) + last"),
+    "a temperature": code("deficit = first.item() - last.detach()\nloss = -(net.w * deficit).mean() + first + last"),
+    "a temperature of the entropy": code(
+        "entropy = out.softmax(1).log().mean()\nloss = first + last - (net.w * entropy.detach()).mean()"
+    ),
     "scaled and normalised": code("weights = net.w / net.w.sum()\nloss = weights[0] * first + weights[1] * last"),
 }
 

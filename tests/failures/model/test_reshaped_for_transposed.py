@@ -205,6 +205,17 @@ def loss_of(model):
 
 train(Net(), loss_of)
 """,
+    "frames that were stacked as channels": """
+def predict(model, frames):
+    data = torch.cat(frames)  # (frames * 3, height, width)
+    return model(data.view(-1, 3, data.size(1), data.size(2)))
+
+net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+def loss_of(net):
+    return F.cross_entropy(predict(net, [torch.randn(3, 8, 8) for _ in range(6)]), torch.randint(3, (6,)))
+
+train(net, loss_of)
+""",
     "channels are shuffled in groups": """
 class Shuffle(nn.Module):
     def __init__(self):

@@ -15,6 +15,8 @@ Fix
 
 When this is fine
     - The weight also appears in another term, such as its logarithm, or the weights go through a softmax.
+    - The weight is the multiplier of a constraint, such as the temperature of soft actor-critic: it multiplies the
+      distance of a value to its limit, which changes its sign.
     - The weight is a number or a buffer, or is updated by other means, as in GradNorm.
 
 How it is detected
@@ -38,7 +40,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _POSITIVE: Final = frozenset(("exp", "sigmoid", "softplus", "abs", "square", "relu"))
-_LOSS: Final = re.compile(r"loss|crit|entropy|mse|bce|nll|(^|_)l\d", re.IGNORECASE)
+_LOSS: Final = re.compile(r"loss|crit|cross_?entropy|mse|bce|nll|(^|_)l\d", re.IGNORECASE)
 _OTHER_UPDATE: Final = re.compile(
     r"gradnorm|grad_norm_loss|autograd\.grad|requires_grad\s*=\s*False|renormal", re.IGNORECASE
 )
@@ -102,7 +104,10 @@ def _stored(source: SourceFile, variable: ast.expr) -> Iterator[ast.expr]:
 
 
 def _is_loss(source: SourceFile, node: ast.expr) -> bool:
-    calls = [each for each in origins(source, node) if isinstance(each, ast.Call)]
+    values = list(origins(source, node))
+    if any(isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub) for each in values):
+        return False  # the distance of a value to its limit, which a multiplier weighs: it may be negative
+    calls = [each for each in values if isinstance(each, ast.Call)]
     return bool(_LOSS.search(last_name(node))) or any(
         is_loss_call(source, each) or _LOSS.search(last_name(each.func)) for each in calls
     )

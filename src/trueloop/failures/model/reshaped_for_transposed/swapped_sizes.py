@@ -48,11 +48,12 @@ def _order(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]
 
 
 def _channels_first(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]:
-    """Return the order of the old dimensions for ``x.reshape(-1, 3, x.shape[1], x.shape[2])``; else []."""
+    """Return the order of the old dimensions for ``x.reshape(n, 3, x.shape[1], x.shape[2])``; else []."""
     if len(shape) != 4 or not isinstance(shape[1], ast.Constant) or shape[1].value != 3:
         return []
     found = [_dimension(each, name, names) for each in shape]
-    return [0, 3, 1, 2] if found[2:] == [1, 2] and (found[0] == 0 or _is_rest(shape[0])) else []
+    has_four_dimensions = found[0] == 0 or (_is_rest(shape[0]) and 3 in names.values())
+    return [0, 3, 1, 2] if found[2:] == [1, 2] and has_four_dimensions else []  # not frames stacked as channels
 
 
 def _is_out_of_order(name: str, shape: list[ast.expr], names: dict[str, int]) -> bool:
