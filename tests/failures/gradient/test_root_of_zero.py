@@ -67,6 +67,12 @@ CORRECT = {
     + STEP.format(loss="distance(net(x), net(other)).mean()"),
     "pairwise_distance": STEP.format(loss="F.pairwise_distance(net(x), net(other)).mean()"),
     "cdist": STEP.format(loss="torch.cdist(net(x), net(x)).mean()"),
+    "a distance in several steps, for an evaluation only": "def distance(a, b):\n    squared = (a - b) ** 2\n"
+    "    total = squared.sum(1)\n    return total.sqrt()\n"
+    "def judge(net, pairs):\n    with torch.no_grad():\n        for a, b in pairs:\n"
+    "            print(distance(net(a), net(b)) < 3)\n"
+    + STEP.format(loss="F.cross_entropy(net(x), y)")
+    + "judge(net, [(x, other)])\n",
     "a norm": STEP.format(loss="(net(x) - net(other)).norm(dim=1).mean()"),
     "no_grad": "@torch.no_grad()\ndef distance(a, b):\n    return ((a - b) ** 2).sum(1).sqrt()\n"
     "print(distance(net(x), net(other)))\n" + STEP.format(loss="F.cross_entropy(net(x), y)"),

@@ -173,12 +173,22 @@ def enclosing_nodes(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
         parent = source.parents.get(id(parent))
 
 
-def is_without_gradients(source: SourceFile, node: ast.AST) -> bool:
-    """Return True for a node under ``torch.no_grad()`` or ``inference_mode()``, as a block or decorator."""
+def is_without_gradients(source: SourceFile, node: ast.AST, depth: int = MAX_DEPTH) -> bool:
+    """Return True for a node under ``torch.no_grad()`` or ``inference_mode()``, as a block or decorator.
+
+    The same holds for a function that is only called there.
+    """
+    function = function_of(source, node)
     blocks = [each for each in enclosing_nodes(source, node) if isinstance(each, ast.With)]
     contexts = [item.context_expr for each in blocks for item in each.items]
-    contexts += getattr(function_of(source, node), "decorator_list", [])
-    return any("no_grad" in text or "inference_mode" in text for text in map(ast.unparse, contexts))
+    contexts += getattr(function, "decorator_list", [])
+    if any("no_grad" in text or "inference_mode" in text for text in map(ast.unparse, contexts)):
+        return True
+    name = getattr(function, "name", "")
+    if not depth or name in ("", "forward", "__call__"):
+        return False
+    calls = [each for each in source.all_calls if last_name(each.func) == name]
+    return bool(calls) and all(is_without_gradients(source, each, depth - 1) for each in calls)
 
 
 def known_integer(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> int | None:
