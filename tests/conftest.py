@@ -248,10 +248,13 @@ def modules_of_tests_are_no_programs():
     from trueloop.tracing import running_code
 
     is_user_file = running_code.is_user_file
+
+    @cache  # asked for each of 2,800 imported modules, several times per program
+    def is_program_file(name: str) -> bool:
+        return is_user_file(name) and not TEST_FILE.fullmatch(Path(name).name)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            running_code, "is_user_file", lambda name: not TEST_FILE.fullmatch(Path(name).name) and is_user_file(name)
-        )
+        patch.setattr(running_code, "is_user_file", is_program_file)
         yield
 
 
