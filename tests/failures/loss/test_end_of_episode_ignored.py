@@ -8,6 +8,22 @@ TAIL = """
 """
 
 FAULTY = {
+    "another name of the flag": """
+def learn(self, batch):
+    s, a, r, s2, fell = batch
+    with torch.no_grad():
+        best_next = self.target(s2).max(dim=1).values
+        goal = r + self.gamma * best_next  # <- LOS022
+    loss = F.smooth_l1_loss(self.q(s).gather(1, a[:, None]).squeeze(1), goal)
+    loss.backward()
+""",
+    "another name of the flag, in a loop over the batch": """
+def replay(self):
+    for state, action, reward, next_state, crashed in random.sample(self.memory, 32):
+        target = reward + 0.95 * self.q(next_state).max()  # <- LOS022
+        loss = F.mse_loss(self.q(state)[action], target.detach())
+        loss.backward()
+""",
     "unpacked and converted": """
 def learn(self, n=32):
     s, a, r, s2, done = zip(*random.sample(self.memory, n))
@@ -81,6 +97,18 @@ for episode in range(100):
 }
 
 CORRECT = {
+    "another name of the flag, which is used": """
+def learn(batch):
+    s, a, r, s2, fell = batch
+    y = r + gamma * target(s2).max(1).values * (1 - fell)
+"""
+    + TAIL,
+    "weights of the replay memory, and next states without terminal ones": """
+def learn(batch):
+    s, a, r, s2, weights = batch
+    y = r + gamma * target(s2).max(1).values
+"""
+    + TAIL,
     "one minus done": """
 def learn(batch):
     s, a, r, s2, done = batch

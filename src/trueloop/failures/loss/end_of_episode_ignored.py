@@ -25,7 +25,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: an expression ``reward + gamma * value``, where the value is that of
     a network for the next state, and a flag such as ``done``, ``terminal`` or ``terminated`` that the same function
-    gets or unpacks, or that the program stores together with the reward. It is reported if nothing uses the flag, apart
+    gets or unpacks, or that the program stores together with the reward; what follows the next state in a transition
+    of five values is such a flag, too, whatever its name. It is reported if nothing uses the flag, apart
     from storing or converting it and ending the loop over the steps.
 
 References
@@ -61,6 +62,11 @@ _STORING: Final = re.compile(
 )
 _MASK: Final = re.compile(r"mask|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
 _ENDLESS: Final = re.compile(r"Pendulum|HalfCheetah|Swimmer|Reacher|Pusher|infinite.horizon|continuing", re.IGNORECASE)
+_NO_FLAG: Final = re.compile(
+    r"^_|info|idx|ind(ex|ices)|weight|^ws?$|prob|log|act|trunc|time|limit|legal|valid|mask|discount|gamma|goal|step|prio|id"
+)
+"""Names of other things than a flag that a transition may end with."""
+_TRANSITION: Final = 5  # state, action, reward, next state, flag
 _MAX_DEPTH: Final = 4
 
 
@@ -266,10 +272,15 @@ def _is_calculated(source: SourceFile, read: ast.AST) -> bool:
 
 
 def _flags_among(elements: list[ast.expr]) -> set[str]:
-    """Return the flags that a tuple is unpacked to, also ``d`` at the end of ``o, a, r, o2, d``."""
+    """Return the flags that a tuple is unpacked to, also ``d`` or ``fell`` at the end of ``o, a, r, o2, fell``."""
     names = [each.id for each in elements if isinstance(each, ast.Name)]
     is_transition = len(names) > 3 and bool(set(names) & _REWARDS)
-    return {name for name in names if _FLAG.match(name) or (is_transition and name == names[-1] == "d")}
+    flags = {name for name in names if _FLAG.match(name) or (is_transition and name == names[-1] == "d")}
+    if flags or not is_transition or len(names) != len(elements) or len(names) != _TRANSITION:
+        return flags
+    *_, next_state, last = names
+    is_flag = _NEXT.search(next_state) and not (_NEXT.search(last) or last in _REWARDS or _NO_FLAG.search(last))
+    return {last} if is_flag else set()
 
 
 def _is_in(node: ast.AST, outer: ast.AST) -> bool:
@@ -329,7 +340,7 @@ def _handles_ends(source: SourceFile, target: _Target) -> bool:
 RULE = Rule(
     required_words=(
         "gamma|discount|0.9",
-        "done|terminal|terminated|term|ended|, d =|, d in",
+        re.compile(r"done|term|ended|, d =|, d in|\b\w+, \w+, r\w*, \w+, \w+(\)|\]|:)? (=|in) "),
         "rew|r +|r,",
         "backward(",
     ),
