@@ -25,6 +25,21 @@ def test():
     output = model(features, adj)
     return accuracy(output[idx_test], labels[idx_test])
 """,
+    "an accuracy that gets the mask": """
+def accuracy(logits, labels, mask):
+    return (logits[mask].argmax(1) == labels[mask]).float().mean().item()
+def main():
+    a, x, y, train_mask, val_mask, test_mask = citations()
+    for epoch in range(100):
+        optimizer.zero_grad()
+        logits = model(a, x)
+        loss = F.cross_entropy(logits, y)  # <- DAT031
+        loss.backward()
+        optimizer.step()
+        train_accuracy = accuracy(logits, y, train_mask)
+        history.append((train_accuracy, accuracy(logits, y, val_mask)))
+    print(accuracy(model(a, x), y, test_mask))
+""",
     "a graph of PyG": """
 def train(model, data, optimizer):
     model.train()
@@ -99,6 +114,27 @@ CORRECT = {
     "labels that are ignored": "data.y[data.test_mask] = -100\n" + TRAIN.format("loss = F.cross_entropy(out, data.y)"),
     "ignore_index": TRAIN.format("loss = F.cross_entropy(out, data.y, ignore_index=-1)"),
     "the keys of a split": "train_rows = split_idx['train']\n" + TRAIN.format("loss = F.cross_entropy(out, data.y)"),
+    "a helper with the mask, also for the held-out rows": """
+def masked_loss(out, y, mask):
+    return F.cross_entropy(out[mask], y[mask])
+for epoch in range(10):
+    optimizer.zero_grad()
+    out = model(x)
+    loss = masked_loss(out, y, train_mask)
+    loss.backward()
+    optimizer.step()
+    print(masked_loss(out, y, val_mask).item())
+""",
+    "a helper of another name with the mask, also for the held-out rows": """
+def evaluate(out, y, mask):
+    return F.cross_entropy(out[mask], y[mask])
+for epoch in range(10):
+    optimizer.zero_grad()
+    out = model(x)
+    evaluate(out, y, train_mask).backward()
+    optimizer.step()
+    print(evaluate(out, y, val_mask).item())
+""",
     "a helper with the mask": """
 def masked(out, y, mask):
     return F.cross_entropy(out[mask], y[mask])

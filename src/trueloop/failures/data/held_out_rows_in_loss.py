@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, is_loss_call
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.held_out_names import TRAINING, data_words, is_held_out, is_training
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import possible_values
@@ -80,7 +81,8 @@ def _held_out_labels(source: SourceFile) -> dict[str, ast.Subscript]:
         if name and isinstance(each.slice, ast.Name | ast.Attribute) and _are_rows(source, each.slice):
             if isinstance(each.ctx, ast.Store):
                 return {}  # labels[test_mask] = -1
-            found.setdefault(name, each)
+            passed = [last_name(value) for value in possible_values(source, each.value)]  # to a function as `labels`
+            found = dict.fromkeys(filter(None, (name, *passed)), each) | found
     return found
 
 
@@ -136,10 +138,13 @@ def _is_used(source: SourceFile, node: Any) -> bool:
 
 
 def _is_shown(source: SourceFile, node: ast.AST) -> bool:
-    """Return True if a node is printed, or part of an evaluation."""
+    """Return True if a node is printed, or part of an evaluation, as an argument in `accuracy(out, y, train_mask)` is.
+
+    A function that also gets the held-out rows is such an evaluation.
+    """
     parent: Any = node
     while parent is not None and not isinstance(parent, ast.Module):
-        if isinstance(parent, ast.Call) and last_name(parent.func) in _SHOWN:
+        if isinstance(parent, ast.Call) and (last_name(parent.func) in _SHOWN or _gets_held_out(source, parent.func)):
             return True
         if isinstance(parent, ast.With) and _has_no_gradients(parent.items):
             return True
@@ -148,6 +153,25 @@ def _is_shown(source: SourceFile, node: ast.AST) -> bool:
             return (bool(calls & _NO_GRADIENTS) or _has_no_gradients(parent.decorator_list)) and "backward" not in calls
         parent = source.parents.get(id(parent))
     return False
+
+
+def _gets_held_out(source: SourceFile, function: ast.expr) -> bool:
+    """Return True if a function of the program, which computes no loss, is also called with held-out rows."""
+    name = last_name(function)
+    calls = [each for each in source.all_calls if last_name(each.func) == name] if name else []
+    called = called_function(source, calls[0]) if calls else None
+    if (
+        called is None
+        or is_loss_call(source, calls[0])
+        or any(is_loss_call(source, e) for e in nodes_in(called, ast.Call))
+    ):
+        return False
+    return any(
+        is_held_out(each) and data_words(each) & _ROWS
+        for call in calls
+        for each in call.args
+        if isinstance(each, ast.Name | ast.Attribute)
+    )
 
 
 def _is_part(source: SourceFile, label: ast.expr) -> bool:
