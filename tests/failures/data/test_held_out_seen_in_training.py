@@ -946,6 +946,16 @@ def main(series, width=24):
     x_test, y_test = xs[order[cut:]], ys[order[cut:]]  # <- DAT001
     return x_train, y_train, x_test, y_test
 """,
+    "an order that a function draws for the number of windows": """
+def parts(n, held_out=0.2):
+    order = np.random.default_rng(0).permutation(n)
+    cut = int(n * (1 - held_out))
+    return order[:cut], order[cut:]  # <- DAT001
+def main(series, width=24):
+    xs = np.stack([series[i:i + width] for i in range(len(series) - width)])
+    sets = dict(zip(("train", "test"), parts(len(xs))))
+    return {name: xs[rows] for name, rows in sets.items()}
+""",
     "parts of a randperm in variables": """
 series = torch.randn(500).cumsum(0)
 windows = torch.stack([series[i:i + 20] for i in range(480)])
@@ -965,6 +975,14 @@ def main(series, width=24):
         for start in range(0, len(train), 32):
             yield train[order[start:start + 32]]
         few = train[order[:100]]
+""",
+    "an order that a function draws for the number of rows": """
+def parts(n):
+    order = np.random.permutation(n)
+    return order[:80], order[80:]
+def main(table):
+    rows = np.stack([table[i] for i in range(len(table))])
+    return [rows[each] for each in parts(len(rows))]
 """,
     "rows that are no windows": """
 def main(table):

@@ -234,6 +234,39 @@ class Trainer:
             if ready:
                 self.opt.step()
 """,
+    "methods of a class, a model that computes the loss from a dictionary": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, inputs, labels=None):
+        scores = self.head(inputs)
+        loss = None if labels is None else nn.functional.cross_entropy(scores, labels)
+        return {"loss": loss, "scores": scores}
+
+class Trainer:
+    def __init__(self, model, args):
+        self.model, self.args = model, args
+        self.opt = torch.optim.AdamW(model.parameters(), lr=args.lr)
+
+    def training_step(self, batch):
+        self.opt.zero_grad()  # <- GRD002
+        loss = self.model(**batch)["loss"] / self.args.every
+        loss.backward()
+        return loss.item()
+
+    def update(self):
+        self.opt.step()
+
+    def train(self, loader):
+        for i, batch in enumerate(loader, start=1):
+            self.training_step(batch)
+            if i % self.args.every == 0:
+                self.update()
+
+Trainer(Classifier(), arguments()).train(loader)
+""",
     "cleared at the end of every iteration": """
 for i, (a, b) in enumerate(loader):
     (mse(model(a), b) / 4).backward()

@@ -221,6 +221,8 @@ class Interpreter:
                 value = values.pop(0)
             elif each.arg in keyword:
                 value = keyword[each.arg]
+            elif "**" in keyword and not uncalled:  # model(**batch), whose keys are unknown
+                value = unknown_value(each, keyword["**"])
             elif each.arg in defaults and not uncalled:
                 value = self._default_value(defaults[each.arg], function)
             else:

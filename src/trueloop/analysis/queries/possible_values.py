@@ -44,7 +44,8 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     """Return the expressions whose value an expression may have; [] if they are unknown or it computes its own.
 
     A variable has its last assignments before the node, a parameter the arguments of all calls, also of the ``forward``
-    of a module, and a call of a function in the program what the function returns.
+    of a module, a call of a function in the program what the function returns, and a field of a dataclass, a named
+    tuple or a dictionary that is written out what it gets there.
     """
     known = _found_values(source)
     if node not in known:
@@ -64,6 +65,10 @@ def _find_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
             return _of_variable(source, node, name)
         case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == "self" or _is_self(source, node, owner):
             return _of_attribute(source, node, f"{owner}.{name}")
+        case ast.Attribute(value=ast.Name() as owner, attr=name):
+            return _of_record(source, owner, name)
+        case ast.Subscript(value=ast.Name() as owner, slice=ast.Constant(value=str() as key)):
+            return _of_dictionary(source, owner, key)
         case ast.Call():
             return _returned(source, node, None)
         case _:
@@ -131,6 +136,43 @@ def _of_attribute(source: SourceFile, node: ast.expr, name: str) -> list[ast.exp
     definition = enclosing_definition(source, node, ast.ClassDef)
     others = [each for each in _assignments(definition).get(name, []) if id(each.statement) not in own]
     return found + [part for each in others for part in _parts(source, each)]
+
+
+def _of_record(source: SourceFile, owner: ast.Name, name: str) -> list[ast.expr]:
+    """Return what a field of a dataclass or named tuple gets where the object is created."""
+    found: list[ast.expr] = []
+    for call in origins(source, owner):
+        record = definitions(source).classes.get(last_name(call.func)) if isinstance(call, ast.Call) else None
+        fields = _fields(record) if record is not None else {}
+        if name not in fields:
+            continue
+        position = list(fields).index(name)
+        given = [each.value for each in call.keywords if each.arg == name]  # type: ignore[attr-defined]
+        found += given or call.args[position : position + 1] or [e for e in (fields[name],) if e]  # type: ignore[attr-defined]
+    return found
+
+
+def _fields(record: ast.ClassDef) -> dict[str, ast.expr | None]:
+    """Return the fields of a dataclass or named tuple with their default values."""
+    kinds = {last_name(getattr(each, "func", each)) for each in (*record.bases, *record.decorator_list)}
+    if not kinds & {"dataclass", "NamedTuple", "define", "frozen"}:
+        return {}
+    return {
+        each.target.id: each.value
+        for each in record.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+
+
+def _of_dictionary(source: SourceFile, owner: ast.Name, key: str) -> list[ast.expr]:
+    """Return the item of a dictionary that is written out: ``{"train": train_set}["train"]``."""
+    found: list[ast.expr] = []
+    for each in origins(source, owner):
+        if isinstance(each, ast.Dict):
+            found += [e for k, e in zip(each.keys, each.values, strict=True) if getattr(k, "value", None) == key]
+        elif isinstance(each, ast.Call) and last_name(each.func) == "dict":
+            found += [e.value for e in each.keywords if e.arg == key]
+    return found
 
 
 def _is_self(source: SourceFile, node: ast.expr, name: str) -> bool:

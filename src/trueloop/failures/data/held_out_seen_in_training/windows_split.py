@@ -30,7 +30,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _split_by_permutation(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield each ``x[order[cut:]]`` with a random order whose first part is used, too, and the samples ``x``."""
+    """Yield each ``x[order[cut:]]`` with a random order whose first part is used, too, and the samples ``x``.
+
+    The same holds for ``order[cut:]`` alone if the order is drawn for ``len(x)`` samples.
+    """
     parts = [(each, drawn) for each in source.nodes_of(ast.Subscript) if (drawn := _permutation_of(source, each))]
     firsts = {id(drawn) for each, drawn in parts if getattr(each.slice, "lower", 0) is None}
     rests = {id(each) for each, drawn in parts if getattr(each.slice, "upper", 0) is None and id(drawn) in firsts}
@@ -40,6 +43,14 @@ def _split_by_permutation(source: SourceFile) -> Iterator[tuple[ast.expr, ast.ex
         if part is not None and id(part) not in seen:
             seen.add(id(part))
             yield each, each.value
+    for each, drawn in parts:
+        if id(each) in rests and id(each) not in seen and isinstance(drawn, ast.Call) and drawn.args:
+            yield from ((each, e.args[0]) for e in origins(source, drawn.args[0]) if _is_length(e))  # type: ignore[attr-defined]
+
+
+def _is_length(node: ast.expr) -> bool:
+    """Return True for ``len(x)``."""
+    return isinstance(node, ast.Call) and last_name(node.func) == "len" and len(node.args) == 1
 
 
 def _permutation_of(source: SourceFile, part: ast.Subscript) -> ast.expr | None:

@@ -1,0 +1,47 @@
+"""The expressions whose value an expression may have."""
+
+import ast
+
+import pytest
+
+from trueloop.analysis.project import Module
+from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import SourceText
+
+RECORD = """
+from dataclasses import dataclass
+from typing import NamedTuple
+class Parts(NamedTuple):
+    train: object
+    test: object = held_out()
+@dataclass
+class Config:
+    rate: float = 0.1
+class Plain:
+    train: object
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("parts = Parts(a(), b())\nseen(parts.test)", {"b()"}),
+        ("parts = Parts(test=b(), train=a())\nseen(parts.train)", {"a()"}),
+        ("parts = Parts(a())\nseen(parts.test)", {"held_out()"}),
+        ("def split():\n    return Parts(a(), b())\nparts = split()\nseen(parts.test)", {"b()"}),
+        ("def f(parts):\n    seen(parts.train)\nf(Parts(a(), b()))", {"a()"}),
+        ("config = Config(rate=1e-3)\nseen(config.rate)", {"0.001"}),
+        ("config = Config()\nseen(config.rate)", {"0.1"}),
+        ("sets = {'train': a(), 'test': b()}\nseen(sets['test'])", {"b()"}),
+        ("sets = dict(train=a(), test=b())\nseen(sets['train'])", {"a()"}),
+        ("sets = load()\nseen(sets['train'])", set()),
+        ("plain = Plain()\nseen(plain.train)", set()),
+        ("config = Config()\nseen(config.other)", set()),
+    ],
+)
+def test_fields_and_items_have_the_values_that_the_object_was_created_with(text, expected):
+    text = RECORD + text
+    source = SourceFile([Module("train.py", SourceText(text), ast.parse(text))], [], {})
+    seen = next(each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id == "seen")
+    assert {ast.unparse(each) for each in origins(source, seen.args[0])} == {ast.unparse(seen.args[0]), *expected}
