@@ -215,6 +215,29 @@ data = TensorDataset(x, y)
 """
 
 VIEWS_THAT_ARE_NOT_ASSIGNED = {
+    "a mask": """
+class Attention(nn.Module):
+    def forward(self, q, k, v, mask):
+        scores = q @ k.transpose(-2, -1)
+        if mask is not None:
+            scores.masked_fill(mask == 0, float("-inf"))  # <- MDL009
+        return scores.softmax(-1) @ v
+""",
+    "a learned scale that should be positive": """
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(10.0))
+    def forward(self, similarity, y):
+        torch.clamp(self.w, 1e-6)  # <- MDL009
+        return F.cross_entropy(self.w * similarity, y)
+""",
+    "counts that are added": """
+def histogram(values, bins):
+    counts = torch.zeros(bins)
+    counts.index_add(0, values, torch.ones(len(values)))  # <- MDL009
+    return counts
+""",
     "a comparison for an assignment": """
 net = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -255,6 +278,14 @@ for k in torch.randperm(96).split(16):
 }
 
 VIEWS_THAT_ARE_NOT_ASSIGNED_FINE = {
+    "changed in place, assigned or returned": """
+def attend(scores, mask, weight):
+    scores.masked_fill_(mask == 0, float("-inf"))
+    torch.clamp(weight, 1e-6, out=weight)
+    weight.data.clamp_(min=0)
+    scores = scores.clamp(max=9)
+    return scores.masked_fill(mask, 0)
+""",
     "comparisons that are used, or shown": """
 x == y
 def same(a, b):

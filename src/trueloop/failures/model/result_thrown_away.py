@@ -1,13 +1,15 @@
 """The result of an operation that does not work in place is discarded.
 
 What you see
-    A call of an activation, dropout, ``detach()`` or ``to(device)`` has no effect: two linear layers act as one, a
-    network with dropout overfits, memory grows, or a batch stays on the CPU.
+    A call of an activation, dropout, ``masked_fill``, ``clamp``, ``detach()`` or ``to(device)`` has no effect: two
+    linear layers act as one, a network with dropout overfits, attention sees what its mask should hide, memory grows,
+    or a batch stays on the CPU.
 
 Why it happens
-    ``F.relu(x)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike ``module.to(device)``,
-    which changes the module. ``model.state_dict(best)`` writes the current weights into ``best``, and loads nothing.
-    Python raises no error for an unused result, such as that of ``==`` where ``=`` is meant.
+    ``F.relu(x)``, ``x.masked_fill(...)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike
+    ``module.to(device)``, which changes the module. ``model.state_dict(best)`` writes the current weights into
+    ``best``, and loads nothing. Python raises no error for an unused result, such as that of ``==`` where ``=`` is
+    meant.
 
 Fix
     Assign the result, or remove the line:
@@ -77,7 +79,11 @@ LAYERS: Final[Mapping[str, int]] = {
 MOVING: Final = frozenset(
     f"torch.Tensor.{word}" for word in ("to", "cuda", "float", "double", "half", "bfloat16", "detach")
 )
-
+CHANGING_METHODS: Final = frozenset((
+    "masked_fill", "masked_scatter", "index_fill", "index_copy", "index_add", "scatter_add", "clamp", "clamp_min",
+    "clamp_max",
+))  # fmt: skip
+"""Methods of tensors that return a changed copy; those that change the tensor itself end in ``_``."""
 COMPUTED: Final = ("torch.nn.functional.", "torch.Tensor.", "torch.nn.")
 CREATED: Final = frozenset(
     f"torch.{word}"
@@ -114,6 +120,12 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
     for statement in source.nodes_of(ast.Expr):
         match statement:
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(attr=attr, value=ast.Name(id="torch")), args=[changed_one, *_]
+                ) as call
+            ) if attr in CHANGING_METHODS:
+                name = ast.unparse(changed_one)
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr=attr, value=ast.Name(id=name))) as call):
                 pass
             case _:
@@ -124,7 +136,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             yield Hit(
                 message=f"The result of `{ast.unparse(call.func)}()` is discarded: the call does not change `{name}`.",
                 node=call,
-                fix=_assign_result(source, statement, name),
+                fix=_assign_result(source, statement, name) if name.isidentifier() else None,
             )
 
 
@@ -145,6 +157,8 @@ def _is_pure(attr: str, call: ast.Call) -> bool:
     if any(each.arg in (None, "out") for each in call.keywords):
         return False
     numbers = all(isinstance(each, ast.Constant | ast.UnaryOp | ast.Tuple | ast.Call) for each in call.args)
+    if attr in CHANGING_METHODS:
+        return len(call.args) + len(call.keywords) > 0
     sizes = {"view": 1, "reshape": 1, "permute": 2, "transpose": 2, "unsqueeze": 1}
     if attr in sizes:
         return len(call.args) >= sizes[attr] and numbers
@@ -333,7 +347,7 @@ _ALONE: Final = re.compile(
 """The start of a statement that is a call."""
 _PURE_CALL: Final = re.compile(
     r"(?:queeze|view|reshape|permute|transpose|contiguous|long|\.to|cuda|flatten|expand|repeat|state_dict|[ei]lu|dropout|igmoid"
-    r"|tanh|oftmax|mish|swish|plus|detach|float|double|half|bfloat16)\w*\("
+    r"|tanh|oftmax|masked|index_|scatter_add|clamp|mish|swish|plus|detach|float|double|half|bfloat16)\w*\("
 )
 _LAYER: Final = re.compile(r"[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus")
 
@@ -350,7 +364,7 @@ def _may_discard(text: str) -> bool:
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
-        f"{PURE}|queeze(|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==",
+        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==",
         _may_discard,
     ),
     find=find_all,
