@@ -252,3 +252,90 @@ def test_lint_reports_a_generator_that_workers_copy(lint_reports, changes):
 @pytest.mark.parametrize("changes", LINT_CORRECT.values(), ids=LINT_CORRECT)
 def test_lint_accepts_other_generators(lint_is_clean, changes):
     lint_is_clean(lint_script(changes))
+
+
+WORKER_SEEDS = """
+import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Noisy(Dataset):
+    def __init__(self, x):
+        self.x = x
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.augment(self.x[i])
+    def augment(self, x):
+        return x + np.random.normal(size=6)
+
+{seeding}
+train_loader = DataLoader(Noisy(torch.zeros(64, 6)), 8, num_workers=2, {options})
+"""
+CONSTANT_SEEDS = {
+    "a function": """
+def init(worker_id):
+    np.random.seed(42 + worker_id)  # <- DAT005
+""",
+    "a lambda": """
+init = lambda worker_id: np.random.seed(worker_id)  # <- DAT005
+""",
+    "several generators, a variable": """
+SEED = 7
+def init(worker_id):
+    seed = SEED + worker_id
+    random.seed(seed)
+    np.random.seed(seed)  # <- DAT005
+""",
+    "a class": """
+class Init:
+    def __init__(self, seed):
+        self.seed = seed
+    def __call__(self, worker_id):
+        np.random.seed(self.seed * 100 + worker_id)  # <- DAT005
+init = Init(3)
+""",
+}
+CHANGING_SEEDS = {
+    "PyTorch's seed": """
+def init(worker_id):
+    np.random.seed(torch.initial_seed() % 2**32)
+""",
+    "PyTorch's seed in a variable": """
+def init(worker_id):
+    seed = torch.initial_seed() % 2**32
+    np.random.seed(seed + worker_id)
+""",
+    "the seed of the worker": """
+def init(worker_id):
+    info = torch.utils.data.get_worker_info()
+    np.random.seed(info.seed % 2**32)
+""",
+    "the epoch": """
+epoch = 0
+def init(worker_id):
+    np.random.seed(100 * epoch + worker_id)
+""",
+    "another generator": """
+def init(worker_id):
+    random.seed(worker_id)
+""",
+}
+
+
+@pytest.mark.parametrize("seeding", CONSTANT_SEEDS.values(), ids=CONSTANT_SEEDS)
+def test_lint_reports_a_constant_seed_of_workers(lint_reports, seeding):
+    lint_reports(WORKER_SEEDS.format(seeding=seeding, options="worker_init_fn=init"))
+
+
+@pytest.mark.parametrize("seeding", CHANGING_SEEDS.values(), ids=CHANGING_SEEDS)
+def test_lint_accepts_seeds_of_workers_that_change(lint_is_clean, seeding):
+    lint_is_clean(WORKER_SEEDS.format(seeding=seeding, options="worker_init_fn=init"))
+
+
+@pytest.mark.parametrize(
+    "options", ["shuffle=True, worker_init_fn=init", "persistent_workers=True, worker_init_fn=init"]
+)
+def test_lint_accepts_constant_seeds_of_workers_where_other_samples_get_the_numbers(lint_is_clean, options):
+    lint_is_clean(WORKER_SEEDS.format(seeding=CONSTANT_SEEDS["a function"], options=options))

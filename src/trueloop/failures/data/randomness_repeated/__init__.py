@@ -8,7 +8,8 @@ Why it happens
     A generator that is seeded with a constant for each sample gives the same numbers for each sample. A generator that
     the dataset stores is copied into each worker, so all workers get the same numbers. In the next epoch new workers
     copy the unchanged original again and repeat the numbers of the first epoch. In each worker PyTorch seeds only the
-    global generators of PyTorch, Python and NumPy.
+    global generators of PyTorch, Python and NumPy, with a new seed for each epoch; a ``worker_init_fn`` that sets a constant seed
+    takes this away.
 
 Fix
     Seed once at the start of the program, and call the global functions such as ``torch.rand`` and
@@ -20,7 +21,7 @@ Fix
                 self.rng = numpy.random.default_rng(torch.initial_seed())
 
 When this is fine
-    - The seed is computed from the index of the sample or from the epoch.
+    - The seed is computed from the index of the sample, from the epoch, or in a worker from ``torch.initial_seed()``.
     - The dataset has its own generator and no workers, or each worker seeds it in ``worker_init_fn``.
     - The generator was used only to split or permute the data when the dataset was built.
     - The samples are held-out samples, whose random numbers should be the same in every epoch.
@@ -32,7 +33,9 @@ How it is detected
     does not look inside the workers. The random numbers may not matter for training, so this is a warning. The linter
     reports a generator that a dataset creates in its constructor and uses in ``__getitem__`` or ``__iter__``, if a
     DataLoader reads this dataset in workers without ``worker_init_fn``, and a training loop uses the loader. It also
-    reports a constant seed in ``__getitem__``.
+    reports a constant seed in ``__getitem__``, and a ``worker_init_fn`` of a training loader that seeds the generator
+    of the augmentation with a constant and the worker's number, since workers are started again in each epoch; this is
+    a note if the loader shuffles, because then another sample gets the same numbers.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -50,6 +53,7 @@ from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.failures.data.randomness_repeated.constant_worker_seed import DRAWS, find_constant_seeds
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardStarted, LoaderExhausted, LoaderStarted, Ref, SeedSet
 from trueloop.tracing.trackers.copied_generators import CopiedGenerator, GeneratorsCopied
@@ -131,18 +135,15 @@ class Detector(BaseDetector):
 
 
 _GENERATORS: Final = frozenset(("default_rng", "RandomState", "Generator", "Random"))
-_DRAWS: Final = frozenset((
-    "rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "choice", "sample", "random", "gauss",
-    "normal_", "uniform_", "bernoulli", "randperm", "permutation", "shuffle", "integers",
-))  # fmt: skip
 _READING: Final = ("__getitem__", "__iter__", "__getitems__")
 _WORKERS: Final = "num_workers"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the constant seeds for each sample, and the generators that each worker of a training loader copies."""
+    """Yield the constant seeds for each sample or worker, and the generators that each training worker copies."""
     yield from _seeds_of_samples(source)
     yield from _copies(source)
+    yield from find_constant_seeds(source)
 
 
 def _seeds_of_samples(source: SourceFile) -> Iterator[Hit]:
@@ -154,7 +155,7 @@ def _seeds_of_samples(source: SourceFile) -> Iterator[Hit]:
         for call in calls:
             is_seed = isinstance(call.func, ast.Attribute) and call.func.attr in ("manual_seed", "seed")
             is_constant = len(call.args) == 1 and isinstance(call.args[0], ast.Constant)
-            drawn = [e for e in calls if last_name(e.func) in _DRAWS and e.lineno > call.lineno]
+            drawn = [e for e in calls if last_name(e.func) in DRAWS and e.lineno > call.lineno]
             if is_seed and is_constant and drawn:
                 yield Hit(
                     message=f"`{ast.unparse(call)}` runs for every sample, so `{ast.unparse(drawn[0])}` is the same "
@@ -223,7 +224,7 @@ def _copied_generators(dataset: ast.ClassDef) -> Iterator[ast.Assign]:
 RULE = Rule(
     required_words=(
         f"manual_seed(|.seed(|{_WORKERS}&default_rng|{_WORKERS}&RandomState|{_WORKERS}&Generator|{_WORKERS}&Random(",
-        "__getitem__|__iter__",
+        "__getitem__|__iter__|worker_init_fn",
     ),
     find=find,
 )
