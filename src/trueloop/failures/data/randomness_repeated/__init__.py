@@ -8,8 +8,8 @@ Why it happens
     A generator that is seeded with a constant for each sample gives the same numbers for each sample. A generator that
     the dataset stores is copied into each worker, so all workers get the same numbers. In the next epoch new workers
     copy the unchanged original again and repeat the numbers of the first epoch. In each worker PyTorch seeds only the
-    global generators of PyTorch, Python and NumPy, with a new seed for each epoch; a ``worker_init_fn`` that sets a constant seed
-    takes this away.
+    global generators of PyTorch, Python and NumPy, with a new seed in each epoch; a ``worker_init_fn`` that sets a
+    constant seed takes this away.
 
 Fix
     Seed once at the start of the program, and call the global functions such as ``torch.rand`` and
