@@ -112,6 +112,12 @@ class AbstractValue:
                 queue.extend(inner for part in each.sources for inner in _unwrap(part))
         return found
 
+    def add_owner(self, module: AbstractValue) -> None:
+        """Note that the value, and so each of its alternatives, is an attribute or a layer of a module."""
+        for each in (self, *self.alternatives()):
+            if module not in each.owners:
+                each.owners = (*each.owners, module)
+
     def with_enclosing_modules(self) -> list[AbstractValue]:
         """Return the module and all modules that contain it."""
         found: list[AbstractValue] = [self]

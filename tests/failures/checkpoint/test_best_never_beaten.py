@@ -29,6 +29,13 @@ for epoch in range(9):
         best = train_loss  # <- CKP009
         torch.save(model.state_dict(), "best.pt")
 """,
+    "the attribute of another object is kept": """
+best_reward = -float("inf")
+for leaf, root in trees:
+    if leaf.reward > best_reward:
+        best_reward = root.reward  # <- CKP009
+        torch.save(leaf.state, "best.pt")
+""",
     "the loss is kept as the best accuracy": """
 class Trainer:
     def __init__(self):
@@ -68,6 +75,36 @@ for epoch in range(9):
     acc = evaluate(model)
     if acc > best_acc:  # <- CKP009
         best_state = copy.deepcopy(model.state_dict())
+""",
+    "a variable in capitals, from infinity": """
+BEST_LOSS = float("inf")
+def validate(model):
+    val_loss = evaluate(model)
+    if val_loss < BEST_LOSS:  # <- CKP009
+        torch.save(model.state_dict(), "best.pt")
+for epoch in range(9):
+    validate(model)
+""",
+    "a variable in capitals, from zero": """
+BEST_ACC = 0.0
+for epoch in range(9):
+    acc = evaluate(model)
+    if acc > BEST_ACC:  # <- CKP009
+        torch.save(model.state_dict(), "best.pt")
+""",
+    "from an ordinary number": """
+best_acc = 0.5
+for epoch in range(9):
+    acc = evaluate(model)
+    if acc > best_acc:  # <- CKP009
+        torch.save(model.state_dict(), "best.pt")
+""",
+    "an accuracy on the target domain": """
+best_target_ratio = 0.3
+for epoch in range(9):
+    target_ratio = evaluate(model)
+    if target_ratio > best_target_ratio:  # <- CKP009
+        torch.save(model.state_dict(), "best.pt")
 """,
     "set back in every epoch": """
 for epoch in range(9):
@@ -126,6 +163,57 @@ for epoch in range(9):
     if value > best_attack:
         best_attack = value
         torch.save(noise, "attack.pt")
+""",
+    "a share of games that the best network must lose": """
+BEST_NETWORK_SHARE = 0.55
+for step in range(900):
+    train(network)
+    if step % 100 == 0:
+        share = play(network, best_network, games=40)
+        if share > BEST_NETWORK_SHARE:
+            best_network.load_state_dict(network.state_dict())
+            torch.save(network.state_dict(), "best.pt")
+""",
+    "a limit in a class": """
+class Arena:
+    BEST_SHARE = 0.6
+    def judge(self, network, best):
+        won = play(network, best)
+        if won >= self.BEST_SHARE:
+            best.load_state_dict(network.state_dict())
+            torch.save(network.state_dict(), "best.pt")
+""",
+    "a limit that is final": """
+best_share: Final[float] = 0.55
+def judge(network, best):
+    won = play(network, best)
+    if won >= best_share:
+        torch.save(network.state_dict(), "best.pt")
+for step in range(900):
+    judge(network, best)
+""",
+    "a threshold": """
+best_threshold = 0.9
+for epoch in range(9):
+    acc = evaluate(model)
+    if acc > best_threshold:
+        torch.save(model.state_dict(), f"good_{epoch}.pt")
+""",
+    "an option": """
+settings = {"games": 40}
+settings["BEST_RATIO"] = 0.55
+for step in range(900):
+    ratio = play(network, best)
+    if ratio > settings["BEST_RATIO"]:
+        torch.save(network.state_dict(), "best.pt")
+""",
+    "an attribute of the best object": """
+best_leaf, best_reward = None, -float("inf")
+for leaf in leaves:
+    if leaf.reward > best_reward:
+        best_leaf = leaf
+        best_reward = best_leaf.reward
+        torch.save(best_leaf.state, "best.pt")
 """,
     "set by its name": """
 class Trainer:

@@ -310,9 +310,20 @@ y = x.sum(1, keepdim=True)
 data = TensorDataset(x, y)
 """
 
-KEPT_GRAPHS = {
-    "outputs are collected": """
-model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+NETWORK = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Linear(8, 1)
+        self.seen, self.total = [], 0.0
+
+    def forward(self, x):
+        return self.head(self.body(x))
+METHOD
+model = Net()
+"""
+
+EVALUATED = """
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
 train_loader = DataLoader(Subset(data, range(64)), batch_size=16)
@@ -324,30 +335,123 @@ for epoch in range(2):
         nn.functional.mse_loss(model(a), b).backward()
         optimizer.step()
     model.eval()
-    outputs = []
+"""
+PLAIN = "model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))" + EVALUATED
+
+KEPT_GRAPHS = {
+    "outputs are collected": PLAIN
+    + """    outputs = []
     for a, b in held_out:
         outputs.append(model(a))  # <- EVL003
+""",
+    "losses are added up": PLAIN
+    + """
+    total = 0.0
+    for a, b in held_out:
+        total += nn.functional.mse_loss(model(a), b)  # <- EVL003
+    print(float(total))
+""",
+    "a method of the model collects outputs": NETWORK.replace(
+        "METHOD",
+        """
+    def predict(self, x):
+        hidden = self.body(x)  # <- EVL003
+        self.seen.append(hidden)
+        return self.head(hidden)
+""",
+    )
+    + EVALUATED
+    + """
+    for a, b in held_out:
+        print(model.predict(a).mean().item())
+""",
+    "a method of the model adds up outputs": NETWORK.replace(
+        "METHOD",
+        """
+    def predict(self, x):
+        hidden = self.body(x)  # <- EVL003
+        self.total += self.head(hidden).mean()
+""",
+    )
+    + EVALUATED
+    + """
+    for a, b in held_out:
+        model.predict(a)
+    print(model.total.item())
+""",
+    "a function adds up outputs in a global variable": PLAIN.replace(
+        "optimizer =",
+        """
+total = 0.0
+def count(inputs):
+    global total
+    total += model(inputs).mean()  # <- EVL003
+
+optimizer =""",
+    )
+    + """
+    for a, b in held_out:
+        count(a)
 """,
 }
 
 KEPT_GRAPHS_FINE = {
-    "without gradients": """
-model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-train_loader = DataLoader(Subset(data, range(64)), batch_size=16)
-held_out = DataLoader(Subset(data, range(64, 96)), batch_size=16)
-for epoch in range(2):
-    model.train()
-    for a, b in train_loader:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(a), b).backward()
-        optimizer.step()
-    model.eval()
-    outputs = []
+    "without gradients": PLAIN
+    + """    outputs = []
     with torch.no_grad():
         for a, b in held_out:
             outputs.append(model(a))
+""",
+    "a method of the model with lists and totals of its own, whose results are stored as arrays": NETWORK.replace(
+        "METHOD",
+        """
+    def importance(self, x):
+        weights, parts, total = {}, [], torch.zeros(len(x), 8)
+        hidden = self.body(x)
+        for step in range(3):
+            hidden = hidden * hidden.softmax(1)
+            weights[step] = hidden
+            parts.append(self.head(hidden))
+            total += hidden
+        return total + torch.stack(parts).mean(0), weights
+""",
+    )
+    + EVALUATED
+    + """
+    explained, all_weights = [], []
+    for a, b in held_out:
+        total, weights = model.importance(a)
+        for key, value in weights.items():
+            weights[key] = value.detach().numpy()
+        explained.append(total.detach().numpy())
+        all_weights.append(weights)
+""",
+    "a list and a total of each batch": PLAIN
+    + """
+    for a, b in held_out:
+        outputs, total = [], 0.0
+        output = model(a)
+        outputs.append(output)
+        outputs.append(output - b)
+        for each in outputs:
+            total += each.mean()
+        print(float(total), torch.stack(outputs).std().item())
+""",
+    "a function with a total of its own": PLAIN.replace(
+        "optimizer =",
+        """
+def judge(net, inputs, targets):
+    error = 0.0
+    for column in net(inputs).T:
+        error += (column - targets[:, 0]).abs().mean()
+    return error.item()
+
+optimizer =""",
+    )
+    + """
+    total = 0.0
+    for a, b in held_out:
+        total += judge(model, a, b)
 """,
 }
 

@@ -1097,9 +1097,216 @@ net.load_state_dict(torch.load("net.pt"))
 with torch.no_grad():
     print(net(x))  # <- EVL001
 """,
+    "loaded by a class that is no module, whose method other files call": """
+class Predictor:
+    def __init__(self, path):
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        self.net.load_state_dict(torch.load(path))
+
+    @torch.no_grad()
+    def predict(self, samples):
+        loader = DataLoader(samples, batch_size=16)
+        return torch.cat([self.net(batch) for batch in loader]).round()  # <- EVL001
+""",
+    "loaded, and called by a method of the model": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.body(x)
+
+    def predict(self, x):
+        return self(x).round()  # <- EVL001
+
+torch.save(Net().state_dict(), "net.pt")
+net = Net()
+net.load_state_dict(torch.load("net.pt"))
+with torch.no_grad():
+    print(net.predict(x))
+""",
+    "one of two backbones, judged by a method of the model": """
+class Net(nn.Module):
+    def __init__(self, wide=False):
+        super().__init__()
+        self.body = body_of(wide)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def predict(self, x):
+        return self.head(self.body(x)).round()  # <- EVL001
+
+def body_of(wide):
+    if wide:
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3))
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1))
+
+net = Net(len(x) > 3)
+optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+for epoch in range(3):
+    for k in torch.randperm(64).split(16):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[k]), y[k]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        error = nn.functional.mse_loss(net.predict(x[64:]), y[64:])
+""",
+}
+
+BACKBONES = """
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.drop = nn.Linear(6, 8), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.drop(self.layer(x))
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
+
+    def forward(self, x):
+        return self.layers(x)
+
+KIND = "wide" if len(x) > 3 else "deep"
+"""
+
+TRAINED_BACKBONE = """
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def predict(self, x):
+        return self.head(self.body(x)).round()
+
+    def groups(self, lr):
+        found = [{"params": self.body.parameters(), "lr": lr / 10}]
+        found.append({"params": self.head.parameters(), "lr": lr})
+        return found
+
+def evaluate(net, inputs, targets):
+    net.eval()
+    with torch.no_grad():
+        return nn.functional.mse_loss(net.predict(inputs), targets).item()
+
+def fit(net, epochs=3):
+    optimizer = torch.optim.Adam(net.groups(0.01))
+    for epoch in range(epochs):
+        net.train()
+        for k in torch.randperm(64).split(16):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(x[k]), y[k]).backward()
+            optimizer.step()
+        print(evaluate(net, x[64:], y[64:]))
+
+fit(Net(KIND))
+"""
+
+CHOSEN_BACKBONES = {
+    "by a function": """
+def backbone(kind):
+    if kind == "wide":
+        return Wide()
+    elif kind == "deep":
+        return Deep()
+
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.body, self.head = backbone(kind), nn.Linear(8, 1)
+""",
+    "by a condition": """
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.body = Wide() if kind == "wide" else Deep()
+        self.head = nn.Linear(8, 1)
+""",
+    "by branches that set the attribute": """
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        if kind == "wide":
+            self.body = Wide()
+        else:
+            self.body = Deep()
+        self.head = nn.Linear(8, 1)
+""",
+    "by branches, within a Sequential": """
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        if kind == "wide":
+            first = Wide()
+        else:
+            first = Deep()
+        self.body, self.head = nn.Sequential(first, nn.ReLU()), nn.Linear(8, 1)
+""",
+    "by add_module": """
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        chosen = Wide() if kind == "wide" else Deep()
+        self.add_module("body", chosen)
+        self.head = nn.Linear(8, 1)
+""",
+    "or left out": """
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.body = Wide() if kind else None
+        self.head = nn.Linear(8, 1)
+""",
 }
 
 JUDGED_BY_HAND_FINE = {
+    **{f"a backbone is chosen {name}": BACKBONES + each + TRAINED_BACKBONE for name, each in CHOSEN_BACKBONES.items()},
+    "modules with loaded layers, whose mode the importing program sets": """
+def pretrained(load=True):
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU())
+    if load:
+        net.load_state_dict(torch.load("body.pt"))
+    return net
+
+class Paired(nn.Module):
+    def __init__(self, outputs=1):
+        super().__init__()
+        self.shared = pretrained(True)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, left, right):
+        left, right = self.shared(left), self.shared(right)
+        return self.head(left), (left - right).pow(2).mean()
+
+class Scorer(nn.Module):
+    def __init__(self, path):
+        super().__init__()
+        self.inner = nn.ModuleDict({"body": nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 1))})
+        self.inner["body"].load_state_dict(torch.load(path))
+
+    @torch.no_grad()
+    def score(self, samples):
+        loader = DataLoader(samples, batch_size=16)
+        return torch.cat([self.inner["body"](batch) for batch in loader]).sigmoid()
+""",
+    "a class derived from one of a library, which may be a module or set the mode": """
+from elsewhere import BaseScorer
+
+class Scorer(BaseScorer):
+    def __init__(self, path):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        self.net.load_state_dict(torch.load(path))
+
+    @torch.no_grad()
+    def score(self, samples):
+        loader = DataLoader(samples, batch_size=16)
+        return torch.cat([self.net(batch) for batch in loader]).sigmoid()
+""",
     "a method of a model without such layers, passed to a function": """
 class Encoder(nn.Module):
     def __init__(self):

@@ -87,8 +87,99 @@ for tokens in loader:
     loss = criterion(scores.reshape(-1, 50), after.reshape(-1))
     loss.backward()
 """,
+    "a model of the hub, in a function": HUB
+    + """
+def train_batch(model, optimizer, ids):
+    targets = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)  # <- LOS027
+    output = model(input_ids=ids, labels=targets, attention_mask=None)
+    optimizer.zero_grad()
+    output.loss.backward()
+    optimizer.step()
+""",
+    "an optional argument that is given": HUB
+    + """
+def score(ids, labels=None):
+    return model(input_ids=ids, labels=labels).loss
+
+for ids in loader:
+    labels = ids[:, 1:]  # <- LOS027
+    score(ids, labels).backward()
+    score(ids)
+""",
+    "a loss function of the program around the model": MODEL
+    + """
+def compute_loss(net, ids, targets):
+    return net(ids, targets)[0]
+
+def validate(net, loader):
+    for ids in loader:
+        moved_labels = F.pad(ids[:, 1:], (0, 1), value=-100)  # <- LOS027
+        yield compute_loss(net, ids, moved_labels)
+
+print(list(validate(Model(), tokens)))
+""",
 }
+
+DECODED = {
+    "a decoder without labels": """
+class Autoencoder(nn.Module):
+    def __init__(self, encoder, name):
+        super().__init__()
+        self.encoder, self.decoder = encoder, AutoModelForCausalLM.from_pretrained(name)
+
+    def forward(self, ids, mask):
+        length = ids.shape[1]
+        inputs = ids.clone()[:, : length - 1]
+        target_ids = ids[:, 1:]
+        output = self.decoder(input_ids=inputs, encoder_hidden_states=self.encoder(ids)[:, None], labels=None)
+        criterion = nn.CrossEntropyLoss(ignore_index=0)
+        return criterion(output[0].flatten(0, 1), target_ids.reshape(-1))
+""",
+    "an option that is never given": """
+def logits_of(ids, labels=None):
+    return model(input_ids=ids, labels=labels).logits
+
+for ids in loader:
+    moved = ids[:, :-1]
+    labels = ids[:, 1:]
+    F.cross_entropy(logits_of(moved).transpose(1, 2), labels).backward()
+""",
+    "a loss by hand next to that of the model": """
+for batch in loader:
+    output = model(input_ids=batch["ids"], labels=batch["ids"])
+    shift_logits = output.logits[..., :-1, :].contiguous()
+    shift_labels = batch["ids"][..., 1:].contiguous()
+    per_token = F.cross_entropy(shift_logits.view(-1, 50257), shift_labels.view(-1), reduction="none")
+    (per_token * batch["weights"][..., :-1].flatten()).mean().backward()
+""",
+    "a criterion as attribute": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.criterion = net, nn.CrossEntropyLoss()
+
+    def validate(self, ids):
+        return self.net(input_ids=ids, labels=ids).loss
+
+    def train(self, ids):
+        label_ids = ids[:, 1:]
+        return self.criterion(input=self.net(ids).logits[:, :-1].transpose(1, 2), target=label_ids)
+
+trainer = Trainer(model)
+""",
+    "labels of None for all": """
+no_labels = None
+for ids in loader:
+    labels = ids[:, 1:]
+    per_token = model(input_ids=ids[:, :-1], labels=no_labels).logits.log_softmax(-1)
+    (-per_token.gather(-1, labels[..., None]).mean()).backward()
+""",
+}
+
 CORRECT = {
+    **{
+        name: "import torch\nfrom torch import nn\nimport torch.nn.functional as F" + HUB + each
+        for name, each in DECODED.items()
+    },
     "the loss shifts whole sequences": PAIRS.replace("t[:-1], t[1:]", "t, t") + LOSS + LOOP,
     "the dataset shifts": PAIRS + LOSS.replace("[:, :-1]", "").replace("[:, 1:]", "") + LOOP,
     "the loss compares with the inputs": PAIRS + LOSS + LOOP.replace("(net(x), y)", "(net(x), x)"),

@@ -146,8 +146,87 @@ class Trainer:
         return self.rate * 0.9**step
 Trainer()
 """,
+    "one group without a rate of its own": """
+from settings import args
+def groups():
+    found = [{"params": [model.weight], "lr": 1.0}]
+    found.append({"params": [model.bias]})
+    return found
+optimizer = torch.optim.SGD(groups(), lr=args.lr)
+scheduler = LambdaLR(optimizer, lambda n: args.lr * 0.9**n)  # <- SCH008
+""",
+    "groups with multiples of the rate": """
+from settings import args
+class Net(nn.Module):
+    def groups(self, base):
+        return [{"params": self.first.parameters(), "lr": 0.1 * base}, {"params": self.last.parameters(), "lr": base}]
+net = Net()
+optimizer = torch.optim.SGD(net.groups(args.lr), lr=args.lr)
+scheduler = LambdaLR(optimizer, lambda n: args.lr * (1 + 0.001 * n) ** -0.75)  # <- SCH008
+""",
+    "groups with other settings only": """
+from settings import args
+decayed, others = [model.weight], [model.bias]
+optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others}], lr=args.lr)
+scheduler = LambdaLR(optimizer, lambda n: args.lr * 0.9**n)  # <- SCH008
+""",
 }
+
+OWN_RATES = {
+    "in a list": """
+optimizer = torch.optim.SGD([{"params": [model.weight], "lr": 1.0}, {"params": [model.bias], "lr": 0.1}], lr=args.lr)
+""",
+    "by a method, whose rate depends on the schedule": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.extra = nn.Linear(6, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def groups(self, initial=1.0):
+        found = [{"params": self.body.parameters(), "lr": 0.1 * initial}]
+        found.append({"params": self.head.parameters(), "lr": 1.0 * initial})
+        if args.extra:
+            found.append({"params": self.extra.parameters(), "lr": 1.0 * initial})
+        return found
+
+def build(net, args):
+    initial = args.lr if not args.scheduled else 1.0
+    return torch.optim.SGD(net.groups(initial=initial), lr=args.lr, momentum=0.9)
+
+optimizer = build(Net(), args)
+""",
+    "by a function with branches": """
+def groups(net, args):
+    if args.scheduled:
+        initial = args.lr if args.kind == "cosine" else 1.0
+    else:
+        initial = args.lr
+    if args.alone:
+        found = [{"params": net.parameters(), "lr": args.first * initial}]
+        return found
+    found = [dict(params=[net.weight], lr=args.first * initial), dict(params=[net.bias], lr=args.second * initial)]
+    return found
+
+optimizer = torch.optim.SGD(groups(model, args), lr=args.lr)
+""",
+    "by a comprehension": """
+scales = {"weight": 1.0, "bias": 0.5}
+groups = [{"params": [each], "lr": scales[name]} for name, each in model.named_parameters()]
+optimizer = torch.optim.SGD(groups, lr=args.lr)
+""",
+    "of two lists": """
+decayed = [{"params": [model.weight], "lr": 1.0, "weight_decay": 0.1}]
+optimizer = torch.optim.SGD(decayed + [{"params": [model.bias], "lr": 1.0}], lr=args.lr)
+""",
+}
+
 LINT_CORRECT = {
+    **{
+        f"groups with rates of their own, {name}": "from settings import args\n"
+        + made
+        + "scheduler = LambdaLR(optimizer, lambda n: args.lr * (1.0 + 0.001 * n) ** -0.75)\n"
+        for name, made in OWN_RATES.items()
+    },
     "a closure with a factor": """
 from settings import args
 def warmup_inverse(optimizer, warmup, top=1.0):
@@ -213,6 +292,15 @@ for _ in range(12):
     "rates, and an optimizer with a rate of one": """
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 scheduler = LambdaLR(optimizer, lambda e: 0.01 * 0.9**e)
+for _ in range(5):
+    epoch()
+    scheduler.step()
+""",
+    "rates, and parameter groups with rates of one and a half": """
+lr = 0.01
+groups = [{"params": [model.weight], "lr": 1.0}, {"params": [model.bias], "lr": 0.5}]
+optimizer = torch.optim.SGD(groups, lr=lr)
+scheduler = LambdaLR(optimizer, lambda e: lr * 0.9**e)
 for _ in range(5):
     epoch()
     scheduler.step()

@@ -92,9 +92,10 @@ class Assignments:
         )
         before = owner.attributes.get(name)
         conditional = recording.branches and before is not None and SUBMODULE not in before.facts
-        owner.attributes[name] = join_values(before, value) if conditional and before is not None else value
+        known = join_values(before, value) if conditional and before is not None else value
+        owner.attributes[name] = known
         if owner.kind is ValueKind.MODEL:
-            value.owners = (*value.owners, owner)
+            known.add_owner(owner)
         if name == "data" and owner.kind in (ValueKind.PARAMETERS, ValueKind.TENSOR):
             return  # an update by hand, not an attribute of a module
         recording.add(OpKind.SET_ATTRIBUTE, target, owner, value, name=name)

@@ -255,7 +255,7 @@ class Calls:
                 value.sources = tuple(layers) if name in SEQUENTIALS or last.startswith("Module") else ()
                 value.attributes = {f"[{number}]": each for number, each in enumerate(value.sources)}
                 for each in value.sources:
-                    each.owners = (*each.owners, value)
+                    each.add_owner(value)
         self.interpreter.recording.add(
             OpKind.CREATE, node, value, *arguments.all(), name=name, arguments=arguments.by_name()
         )

@@ -129,7 +129,7 @@ class Methods:
         key, value = arguments.get(0, "name"), arguments.get(1, "module")
         if value is not None:
             owner.attributes[str(key.constant("?") if key else "?")] = value
-            value.owners = (*value.owners, owner)
+            value.add_owner(owner)
             self._record(OpKind.SET_ATTRIBUTE, node, owner, value, name="add_module")
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
@@ -138,7 +138,7 @@ class Methods:
     def _model_append(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         owner.sources = (*owner.sources, *arguments.positional)
         for each in arguments.positional:
-            each.owners = (*each.owners, owner)
+            each.add_owner(owner)
         self._record(OpKind.SET_ATTRIBUTE, node, owner, *arguments.positional, name="[]")
         return owner
 

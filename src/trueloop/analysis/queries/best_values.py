@@ -11,7 +11,7 @@ from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 
 _SAVING: Final = frozenset(("save", "deepcopy", "state_dict", "save_checkpoint", "save_model", "save_pretrained"))
 _LARGEST: Final = frozenset(("inf", "Inf", "infty", "maxsize", "Infinity"))
-_LARGE: Final = 999.0  # an initial value that no loss is expected to exceed
+LARGE: Final = 999.0  # an initial value that no loss is expected to exceed
 MIRRORED: Final = {ast.Lt: "<", ast.LtE: "<", ast.Gt: ">", ast.GtE: ">"}
 
 
@@ -98,7 +98,7 @@ def initial_number(value: ast.expr | None) -> float | None:
 
 def is_huge(number: float) -> bool:
     """Return True for an initial value above any expected loss."""
-    return number >= _LARGE
+    return number >= LARGE
 
 
 def is_parameter(source: SourceFile, node: ast.AST, name: ast.expr) -> bool:

@@ -127,6 +127,28 @@ def is_in_unused_function(source: SourceFile, node: Any) -> bool:
     return False
 
 
+def is_in_method_of_module(source: SourceFile, call: Op) -> bool:
+    """Return True in a method of a module that only other files call: they may set the mode of the module before.
+
+    A class with a base class of a library may be a module, or may set the mode.
+    """
+    if any(isinstance(each.node, ast.FunctionDef) for each in call.subject.with_enclosing_modules()):
+        return True  # an instance that no call in the file creates
+    method = call.calls[0] if call.calls else None
+    owner = source.parents.get(id(method)) if isinstance(method, ast.FunctionDef) else None
+    return isinstance(owner, ast.ClassDef) and _is_derived_from_library(source, owner, 0)
+
+
+def _is_derived_from_library(source: SourceFile, owner: ast.ClassDef, depth: int) -> bool:
+    for base in owner.bases:
+        known = next((each for each in source.nodes_of(ast.ClassDef) if each.name == dotted_name(base)), None)
+        if known is None and dotted_name(base).rpartition(".")[2] not in ("object", "ABC", "Protocol", "Generic"):
+            return True
+        if known is not None and depth < 5 and _is_derived_from_library(source, known, depth + 1):
+            return True
+    return False
+
+
 def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
     """Return True if a model that was trained is certainly still in train mode when it is called.
 

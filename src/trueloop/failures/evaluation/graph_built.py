@@ -16,26 +16,30 @@ Fix
 When this is fine
     - You need gradients in the evaluation, for saliency maps or adversarial examples.
     - You add up the loss of all batches and call ``backward()`` after the loop.
+    - The evaluation is small: the results are the same, and the graph of a batch is freed before the next one.
 
 How it is detected
     In a run, the sanitizer reports a trained model in eval mode that built an autograd graph for every batch of an
     evaluation loader, if no backward pass used any of these graphs. The linter reports a loop over a loader in eval
     mode, outside of ``no_grad``, that uses no gradients. The results are correct but slow, so this is a note. It is a
     warning if the graphs of 8 or more batches were in memory at once, because the outputs or losses were collected;
-    this is also reported for batches that no loader returned.
+    this is also reported for batches that no loader returned. For the linter, a list or running total collects graphs
+    if it exists longer than one iteration of the loop: not a local variable of a function that the loop calls.
 
 References
     PyTorch documentation "Autograd mechanics", section on locally disabling gradient computation,
     https://docs.pytorch.org/docs/stable/notes/autograd.html
 """
 
+import ast
 from collections.abc import Iterator
 
-from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import no_grad_fix, unused_graphs
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import ModelCalled, Ref, WatchEnded
@@ -106,9 +110,19 @@ def _check(eval_pass: EvaluationPass) -> Evidence | None:
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the calls that evaluate a model in eval mode with gradients enabled."""
-    for call in unused_graphs(source):
-        kept = _keeps_graphs(source, call)
+    """Yield the calls that evaluate a model in eval mode with gradients enabled.
+
+    Of the layers that a method of a module calls, only one.
+    """
+    reported = set[int]()
+    found = [(call, _keeps_graphs(source, call)) for call in unused_graphs(source)]
+    for call, kept in sorted(found, key=lambda each: not each[1]):
+        is_layer = len(call.subject.with_enclosing_modules()) > 1
+        outer = call.calls[len(call.loops[-1].calls) :] if is_layer else ()
+        key = id(outer[0] if outer else call)
+        if key in reported:
+            continue
+        reported.add(key)
         yield Hit(
             message=f"`{source.text.segment(call.node.func)}()` builds an autograd graph for every evaluation batch, "
             f"but no backward pass uses it.{' The stored outputs keep all of them in memory.' if kept else ''}",
@@ -124,8 +138,23 @@ def _keeps_graphs(source: SourceFile, call: Op) -> bool:
         each.kind is OpKind.STORE_ITEM
         and each.name in ("append", "extend", "insert", "+=")
         and any(part is call.result for value in each.inputs for part in value.autograd_graph())
+        and not _is_dropped(source, each, call.loops[-1])
         for each in source.ops_in_loop(call.loops[-1], root=call.entry_point)
     )
+
+
+def _is_dropped(source: SourceFile, store: Op, loop: Loop) -> bool:
+    """Return True if each iteration of a loop has a list or running total of its own, such as a local variable."""
+    made_in = [each.loops or () for each in store.subject.alternatives()]
+    if all(any(node is loop.node for node in loops) for loops in made_in):
+        return True
+    target = getattr(store.node, "target", None)
+    if not isinstance(target, ast.Name):
+        return False
+    is_local = len(store.calls) > len(loop.calls) and not any(
+        target.id in each.names for each in nodes_in(store.function, ast.Global, ast.Nonlocal)
+    )
+    return is_local or target.id in source.assigned_in(loop)
 
 
 RULE = Rule(required_words=("eval(", "DataLoader"), find=find)

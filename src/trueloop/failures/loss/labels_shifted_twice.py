@@ -15,12 +15,14 @@ Fix
 
 When this is fine
     - The model compares output and label at the same position, and the data shifts.
+    - The model gets ``labels=None``, or its own loss is not used, and a loss function compares output and moved labels.
     - The model shifts, and the slice in the data removes a special token from inputs and labels alike.
 
 How it is detected
     Only the linter finds it. Code that compares ``logits[:, :-1]`` with ``labels[:, 1:]`` in a method that gets the
     labels, or a ``...ForCausalLM`` or ``...LMHeadModel`` that gets ``labels=``, shifts. If the same program also makes
-    labels by a slice from 1 on, while the inputs keep their first token, it shifts twice. So does a program whose loss
+    labels by a slice from 1 on, while the inputs keep their first token, it shifts twice, unless a loss function gets
+    these labels. So does a program whose loss
     compares such slices of outputs and labels, if its data is a pair such as ``t[:-1], t[1:]``.
 
 References
@@ -35,10 +37,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import computed_from, origins
+from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import encloses, nodes_in
+from trueloop.core.source_text import encloses, is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets"))
@@ -53,8 +56,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         moved = [each for each in nodes_in(value, ast.Subscript) if _starts_at_one(each)]
         function = function_of(source, node)
         all_moved = [each for each in nodes_in(function, ast.Subscript) if _starts_at_one(each)]
-        is_in_model = any(encloses(each, node) for each in shifts)
-        if moved and not is_in_model and len(all_moved) == len(moved):  # otherwise the inputs lose a token, too
+        is_used = any(encloses(each, node) for each in shifts) or _is_compared(source, value)
+        if moved and not is_used and len(all_moved) == len(moved):  # otherwise the inputs lose a token, too
             yield Hit(
                 message=f"`{ast.unparse(value)}` moves the labels by one position, and the model does so again: each "
                 "position learns the token after the next one.",
@@ -139,8 +142,25 @@ def _shifts_in_models(source: SourceFile) -> Iterator[ast.AST]:
         if moved and any(map(_ends_before_last, slices)):
             yield method
     for call in source.all_calls if _SHIFTING_MODELS.search(source.text.source) else ():
-        if {"labels", "input_ids"} <= {each.arg for each in call.keywords}:
+        named = {each.arg: each.value for each in call.keywords}
+        if "input_ids" in named and "labels" in named and _is_given(source, named["labels"]):
             yield call
+
+
+def _is_given(source: SourceFile, value: ast.expr) -> bool:
+    """Return False for an argument that is certainly None: the model then computes no loss, and shifts nothing."""
+    known = possible_values(source, value) or [value]
+    return not all(is_none(each) for each in known)
+
+
+def _is_compared(source: SourceFile, labels: ast.expr) -> bool:
+    """Return True if a loss function that is not the program's own gets labels: no model shifts these."""
+    for call in nodes_in(function_of(source, labels), ast.Call):
+        if is_loss_call(source, call) and called_function(source, call) is None:
+            arguments = [*call.args, *(each.value for each in call.keywords)]
+            if any(labels is part for each in arguments for part in computed_from(source, each, 3)):
+                return True
+    return False
 
 
 def _made_labels(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:

@@ -19,6 +19,7 @@ When this is fine
     - The optimizer has ``lr=1.0``, and the function returns rates, as in the schedule of "Attention Is All You Need".
     - A long warm-up has not reached its end yet.
     - The function returns a constant factor for some parameter groups, such as 0.1 for the backbone.
+    - The parameter groups have rates of their own, such as 1.0 and 0.1, so that the optimizer does not use its ``lr``.
 
 How it is detected
     In a run, the sanitizer reports a LambdaLR whose first factor equals the optimizer's learning rate, and whose factor
@@ -26,7 +27,8 @@ How it is detected
     fell, or fell from there, if the optimizer's ``lr`` is at most 0.01 and so is a learning rate itself. That may be
     a coincidence, so this is a warning. The linter reports a function that multiplies by what is passed to the
     optimizer as ``lr``, also a closure, a lambda, a method, an object that is called or a ``partial``, in any file, if
-    each value that it returns has this factor. It also reports a function that returns
+    each value that it returns has this factor, unless all parameter groups have a ``lr`` of their own that is not a
+    multiple of it. It also reports a function that returns
     ``min(step**-0.5, step * warmup**-1.5)``, which is a small rate, with an ``lr`` of at most 0.01.
 
 References
@@ -40,6 +42,9 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import EXTERNAL, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.layer_arguments import argument_node
+from trueloop.analysis.queries.possible_values import MAX_DEPTH, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import dotted_name, nodes_in, walk
@@ -105,7 +110,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         function = named.get("lr_lambda", call.args[1] if len(call.args) > 1 else None)
         returned, rate = _returned(source, function), _rate_argument(optimizer.node)
         schedule = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
-        if function is None or rate is None:
+        if function is None or rate is None or _is_unused(source, optimizer.node, rate):
             continue
         if schedule is not None and _multiplies_by_rate(schedule, optimizer):
             what = f"multiplies by `{ast.unparse(rate)}` again"
@@ -141,6 +146,63 @@ def _rate_argument(creation: ast.AST | None) -> ast.expr | None:
     """Return what is passed to an optimizer as ``lr``."""
     keywords = creation.keywords if isinstance(creation, ast.Call) else []
     return next((each.value for each in keywords if each.arg == "lr"), None)
+
+
+def _is_unused(source: SourceFile, creation: ast.Call, rate: ast.expr) -> bool:
+    """Return True if each parameter group of an optimizer has a rate of its own that is not a multiple of ``lr``."""
+    parameters = argument_node(creation, "params", 0)
+    found = list(_groups(source, parameters, MAX_DEPTH)) if parameters is not None else []
+    own = [each for each in found if each is not None]
+    return bool(own) and len(own) == len(found) and not any(_is_multiple(source, each, rate) for each in own)
+
+
+def _groups(source: SourceFile, parameters: ast.expr, depth: int) -> Iterator[ast.expr | None]:
+    """Yield the rate of each parameter group that an expression may contain, and None for a group without one."""
+    match parameters:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            for each in parts:
+                yield from _groups(source, each, depth)
+        case ast.ListComp(elt=part):
+            yield from _groups(source, part, depth)
+        case ast.Dict(keys=keys, values=values):
+            pairs = zip(keys, values, strict=True)
+            yield from _rate_of_group({key.value: each for key, each in pairs if isinstance(key, ast.Constant)})
+        case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
+            yield from _rate_of_group({each.arg: each.value for each in keywords})
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            yield from (*_groups(source, left, depth), *_groups(source, right, depth))
+        case _:
+            for each in possible_values(source, parameters) if depth else ():
+                yield from _groups(source, each, depth - 1)
+            if isinstance(parameters, ast.Name):
+                yield from _appended(source, parameters, depth)
+
+
+def _rate_of_group(items: dict[Any, ast.expr]) -> Iterator[ast.expr | None]:
+    if "params" in items:
+        yield items.get("lr")
+
+
+def _appended(source: SourceFile, groups: ast.Name, depth: int) -> Iterator[ast.expr | None]:
+    """Yield the rate of each parameter group that a function adds to a list: ``groups.append({"params": ...})``."""
+    for call in nodes_in(function_of(source, groups), ast.Call):
+        match call:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "extend"), args=[added]):
+                if name == groups.id and depth:
+                    yield from _groups(source, added, depth - 1)
+            case _:
+                pass
+
+
+def _is_multiple(source: SourceFile, value: ast.expr, rate: ast.expr, depth: int = MAX_DEPTH) -> bool:
+    """Return True if each value that an expression may have is a product with a learning rate as a factor."""
+    for each in _factors(value):
+        if _is_same(each, rate):
+            return True
+        known = [arm for found in possible_values(source, each) for arm in _arms(found)] if depth else []
+        if known and all(_is_multiple(source, arm, rate, depth - 1) for arm in known):
+            return True
+    return False
 
 
 def _is_same(factor: ast.expr, rate: ast.expr) -> bool:

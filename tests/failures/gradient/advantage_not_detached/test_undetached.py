@@ -87,9 +87,121 @@ for obs, act, ret in batches:
     total.backward()
     opt.step()
 """,
+    "a target of a library": """
+from elsewhere import unpack
+for batch in batches:
+    states, actions, state_values = unpack(batch, model)
+    policy, v = model(states)
+    advantage = state_values - v
+    loss = -(policy.log_prob(actions) * advantage).mean() + F.mse_loss(v, state_values)  # <- GRD017
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a view of the values": """
+for states, actions, returns in batches:
+    policy, v = model(states)
+    adv = returns - v.view(-1)
+    loss = 0.5 * F.mse_loss(v.squeeze(-1), returns) - (policy.log_prob(actions) * adv).mean()  # <- GRD017
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a target with a graph, whose subtrahend is detached": """
+critic, actor = nn.Linear(4, 1), nn.Linear(4, 2)
+for s, a, r, s2 in batches:
+    next_values = critic(s2)
+    value_loss = F.mse_loss(critic(s), r + 0.9 * next_values)
+    log_prob = torch.distributions.Categorical(logits=actor(s)).log_prob(a)
+    policy_loss = -(log_prob * (r + 0.9 * next_values - critic(s).detach())).mean()  # <- GRD017
+    optimizer.zero_grad()
+    (value_loss + policy_loss).backward()
+    optimizer.step()
+""",
+    "a value that only the standard deviation has without a graph": """
+for states, actions, returns in batches:
+    policy, v = model(states)
+    adv = (returns - v) / (returns - v.detach()).std()
+    loss = -(policy.log_prob(actions) * adv).mean() + 0.5 * (v - returns).pow(2).mean()  # <- GRD017
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
 }
 
+REFERENCES = {
+    "of a library": "from elsewhere import unpack\n",
+    "of a function that goes through NumPy": """
+import numpy as np
+
+def unpack(batch, net):
+    states = torch.FloatTensor(np.array([each.state for each in batch]))
+    actions = torch.LongTensor([each.action for each in batch])
+    rewards = np.array([each.reward for each in batch], dtype=np.float32)
+    following = torch.FloatTensor(np.array([each.following for each in batch]))
+    rewards += 0.9 * net(following)[1].data.numpy()
+    state_values = torch.FloatTensor(rewards).to("cpu")
+    return states, actions, state_values
+""",
+    "of a function with torch.from_numpy": """
+import numpy as np
+
+def unpack(batch, net):
+    states, actions, rewards = (np.array(each) for each in batch)
+    vals = torch.from_numpy(rewards).float()
+    return torch.as_tensor(states), torch.as_tensor(actions), vals.unsqueeze(0)[0]
+""",
+}
+USES = {
+    "detached": "advantage = state_values - v.detach()",
+    "a number": "advantage = state_values - v.item()",
+    "without the new values": "advantage = state_values - state_values.mean()",
+}
+VALUE_LOSSES = {
+    "mse_loss": "F.mse_loss(v, state_values)",
+    "mse_loss of a view": "F.mse_loss(v.squeeze(-1), state_values)",
+    "a square": "(state_values - v).pow(2).mean()",
+}
+WITH_REFERENCE = """
+for batch in batches:
+    states, actions, state_values = unpack(batch, model)
+    policy, v = model(states)
+    USE
+    loss = -(policy.log_prob(actions) * advantage).mean() + VALUE_LOSS
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 CORRECT = {
+    **{
+        f"values {name}, {how}, {error}": made + WITH_REFERENCE.replace("USE", use).replace("VALUE_LOSS", loss)
+        for name, made in REFERENCES.items()
+        for how, use in USES.items()
+        for error, loss in VALUE_LOSSES.items()
+    },
+    "arguments of a function": """
+def a2c_loss(policy, actions, values, lambda_values):
+    advantage = lambda_values - values.detach()
+    return -(policy.log_prob(actions) * advantage).mean() + F.smooth_l1_loss(values, lambda_values)
+
+for states, actions, lambda_values in batches:
+    policy, values = model(states)
+    loss = a2c_loss(policy, actions, values, lambda_values)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a target network": """
+critic, critic_target, actor = nn.Linear(4, 1), nn.Linear(4, 1), nn.Linear(4, 2)
+for s, a, r, s2 in batches:
+    target = r + 0.9 * critic_target(s2)
+    log_prob = torch.distributions.Categorical(logits=actor(s)).log_prob(a)
+    loss = F.mse_loss(critic(s), target) - (log_prob * (target - critic(s).detach())).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "detached": """
 for states, actions, returns in batches:
     policy, v = model(states)

@@ -76,7 +76,90 @@ for epoch in range(5):
 """,
 }
 
+OUTPUTS = """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(2, 16), nn.Tanh()), nn.Linear(16, 3)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        return hidden, self.head(hidden)
+
+def slopes_of(outputs, inputs):
+    slopes, *_ = torch.autograd.grad(outputs, inputs, torch.ones_like(outputs), retain_graph=True)  #
+    return slopes.flatten(1)
+
+model = Classifier()
+opt = torch.optim.Adam(model.parameters(), lr=1e-3)
+labels = torch.randint(3, (64,))
+for epoch in range(10):
+    hidden, logits = model(data)
+    gap = logits.softmax(1).gather(1, labels[:, None])[:, 0] - logits.softmax(1).max(1).values
+    slopes = slopes_of(gap, hidden)
+TERM
+    opt.zero_grad()
+    total.backward()
+    opt.step()
+"""
+CONSTANTS = {
+    "a distance, which is divided by the slope": """
+    distance = gap / (torch.norm(slopes, dim=1) + 1e-8)
+    total = F.relu(1.0 - distance).square().mean()
+""",
+    "a distance that branches change": """
+    distance = gap[:, None] / (slopes.norm(dim=1, keepdim=True) + 1e-8)
+    if epoch > 5:
+        distance, _ = distance.min(dim=1)
+    elif epoch > 3:
+        distance = distance.mean(dim=1)
+    total = torch.cat([distance.flatten(), gap]).square().mean()
+""",
+    "a distance, divided by torch.div": """
+    distance = torch.div(gap, slopes.norm(dim=1) + 1e-8)
+    total = (distance - 1).pow(2).mean()
+""",
+    "a distance for each class, stacked": """
+    size = torch.stack([slopes_of(logits[:, k], hidden) for k in range(3)], dim=1).norm(dim=2)
+    total = torch.cat([(logits[:, k] / (size[:, k] + 1e-6)).square() for k in range(3)]).mean()
+""",
+    "a quotient of the raw slopes": """
+    newton = hidden / slopes
+    total = (newton ** 2).mean()
+""",
+    "weights of samples": """
+    weights = slopes.norm(dim=1) / slopes.norm(dim=1).sum()
+    total = (weights * gap.square()).sum()
+""",
+    "weights of samples, multiplied by a method": """
+    total = gap.square().mul(slopes.square().sum(1).sqrt()).mean()
+""",
+}
+TERMS = {
+    "added to a quotient": """
+    total = (gap / 3).square().mean() + 0.1 * slopes.norm(dim=1).mean()
+""",
+    "the numerator of a quotient": """
+    total = gap.mean() + (slopes.norm(dim=1) / (gap.abs() + 1)).mean()
+""",
+    "with a weight that has no graph": """
+    total = gap.mean() + (gap.detach() * slopes.norm(dim=1)).mean()
+""",
+    "with a number": """
+    weight = 1 / len(data)
+    total = gap.mean() + weight * slopes.square().sum()
+""",
+    "a raw slope times the output, in a residual": """
+    total = gap.mean() + (hidden * slopes - 1).square().mean()
+""",
+}
+FAULTY |= {
+    f"a slope, {name}": OUTPUTS.replace("  #\n", "  # <- LOS009\n").replace("TERM", term)
+    for name, term in TERMS.items()
+}
+
 CORRECT = {
+    **{name: OUTPUTS.replace("  #\n", "\n").replace("TERM", term) for name, term in CONSTANTS.items()},
     "with a graph": """
 x = data.requires_grad_()
 out = net(x)

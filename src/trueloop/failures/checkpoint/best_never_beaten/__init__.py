@@ -20,16 +20,17 @@ Fix
 
 When this is fine
     - The best value is updated somewhere else: in another branch, with ``min(best, loss)``, in a callback.
-    - The comparison is with a fixed limit: name it so, not "best".
+    - The comparison is with a fixed limit, such as a share of games to win: name it so, or write it as a constant.
     - The branch does not store anything, and the other one does: ``if loss >= best: waited += 1``.
     - A search for the worst case maximises a loss.
 
 How it is detected
     Only the linter finds it, from the source code: an ``if`` that compares a value with a variable called "best" and
     saves the model or stores the value. It reports a variable that nothing in the file assigns after its initial
-    value, or that the loop of the ``if`` sets back, and a comparison that no value can satisfy: ``>`` with an infinite
-    initial value, ``<`` with minus infinity, or with 0 for a loss or an accuracy. It also reports a comparison that
-    contradicts the names, such as ``val_acc < best_acc`` or ``val_loss > best``, and an object of a class of the
+    value, or that the loop of the ``if`` sets back, unless its name (in capitals, a threshold) or the annotation
+    ``Final`` marks a fixed limit between 0 and 999. It reports a comparison that no value can satisfy: ``>`` with an
+    infinite initial value, ``<`` with minus infinity, or with 0 for a loss or an accuracy. It also reports a comparison
+    that contradicts the names, such as ``val_acc < best_acc`` or ``val_loss > best``, and an object of a class of the
     program, such as ``EarlyStopping(patience=5)``, that keeps the lowest value by its comparison and its ``mode``, but
     is given a value called an accuracy, or keeps the highest and is given a loss. And it reports a best value that gets
     another metric than the one that was compared, and one that ``max`` or ``min`` has replaced before the comparison.
@@ -45,6 +46,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trueloop.analysis.queries.best_values import (
+    LARGE,
     BestCheck,
     best_checks,
     initial_number,
@@ -54,7 +56,7 @@ from trueloop.analysis.queries.best_values import (
     saves_model,
     stores,
 )
-from trueloop.analysis.queries.metric_names import better_direction, metric_name
+from trueloop.analysis.queries.metric_names import better_direction, metric_name, name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
 from trueloop.failures.checkpoint.best_never_beaten.kept_direction import find_kept_worst
@@ -62,6 +64,7 @@ from trueloop.failures.checkpoint.best_never_beaten.other_value_kept import find
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 LOOPS = ast.For | ast.AsyncFor | ast.While
+_LIMIT_WORDS = frozenset(("threshold", "thresh", "limit"))
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -90,7 +93,7 @@ def _never_updated(source: SourceFile, check: BestCheck, initial: list[Any]) -> 
     loop, function = _innermost(source, check.node, LOOPS), _innermost(source, check.node, FUNCTIONS)
     is_repeated = loop is not None and not any(encloses(loop, target) for target, _ in initial)
     is_called_again = function is not None and not any(encloses(function, target) for target, _ in initial)
-    if (not is_repeated and not is_called_again) or _is_set_by_name(source, check.best):
+    if (not is_repeated and not is_called_again) or _is_set_by_name(source, check.best) or _is_limit(source, initial):
         return
     best, value = ast.unparse(check.best), ast.unparse(check.value)
     is_number = isinstance(check.value, ast.Name | ast.Attribute | ast.Subscript)
@@ -102,6 +105,18 @@ def _never_updated(source: SourceFile, check: BestCheck, initial: list[Any]) -> 
         related=((initial[0][0], "the initial value"),),
         fix=Fix((edit,), safe=False, description="Store the new best value") if edit else None,
     )
+
+
+def _is_limit(source: SourceFile, initial: list[Any]) -> bool:
+    """Return True for a fixed limit, by its name or annotation, whose number no first value would certainly beat."""
+    for target, value in initial:
+        name = getattr(target.slice, "value", "") if isinstance(target, ast.Subscript) else last_name(target)
+        statement = source.parents.get(id(target))
+        is_final = isinstance(statement, ast.AnnAssign) and "Final" in ast.unparse(statement.annotation)
+        is_fixed = is_final or str(name).isupper() or not _LIMIT_WORDS.isdisjoint(name_words(str(name)))
+        if not is_fixed or not 0 < float(initial_number(value) or 0.0) < LARGE:
+            return False
+    return True
 
 
 def _is_set_by_name(source: SourceFile, best: ast.expr) -> bool:

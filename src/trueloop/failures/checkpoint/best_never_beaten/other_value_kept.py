@@ -33,6 +33,8 @@ def find_other_value(source: SourceFile, check: BestCheck) -> Iterator[Hit]:
 
 def _is_same_value(source: SourceFile, one: ast.expr, other: ast.expr) -> bool:
     """Return True if one value may have been assigned from the other one, or both from the same expression."""
+    if isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute) and one.attr == other.attr:
+        return _is_same_value(source, one.value, other.value)  # best = node; best_reward = best.reward
     texts = [{ast.unparse(each) for each in origins(source, side)} for side in (one, other)]
     return bool(texts[0] & texts[1]) or any(
         dotted_name(part) == dotted_name(other)

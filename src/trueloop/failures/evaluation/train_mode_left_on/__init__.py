@@ -19,6 +19,7 @@ When this is fine
     - You use Monte Carlo dropout: dropout stays active on purpose, and you predict each sample several times.
     - You iterate over a loader to compute the BatchNorm statistics again, or you iterate over the training loader.
     - The model is a teacher or an average of weights that no optimizer updates.
+    - A module with loaded layers is only defined: the program that calls ``predict`` or ``forward`` sets its mode.
 
 How it is detected
     In a run, the sanitizer reports a trained model with dropout that was called once per batch of an evaluation loader,
@@ -30,7 +31,8 @@ How it is detected
     dropout or BatchNorm layers that is trained and then evaluated on another loader without gradients, in a program
     that never sets eval mode, or sets it only before or after a loop that sets train mode, trains and evaluates. It
     also reports ``model.eval`` without parentheses, and a method ``train(self, mode=True)`` that calls
-    ``super().train()`` without ``mode``. In a fragment without imports that sets no mode, an evaluation is a note.
+    ``super().train()`` without ``mode``. Calls of a model with loaded weights in a method of a module are judged only
+    where the program calls the method. In a fragment without imports that sets no mode, an evaluation is a note.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -57,6 +59,7 @@ from trueloop.analysis.queries.evaluation_loops import (
 from trueloop.analysis.queries.modes import (
     eval_mode_fix,
     has_mode_dependent_layers,
+    is_in_method_of_module,
     is_in_unused_function,
     is_left_in_train_mode,
     is_training_step,
@@ -272,7 +275,7 @@ def _loaded_only(source: SourceFile) -> Iterator[tuple[Op, Op]]:
             continue
         before = [each for each in source.operations[: call.index] if each.entry_point in (0, call.entry_point)]
         load = next((each for each in before if each in loads and each.subject.may_alias(call.subject)), None)
-        if _is_smoke_test(source, call):
+        if _is_smoke_test(source, call) or is_in_method_of_module(source, call):
             continue
         if load is not None and _stays_new(source, call, before) and has_mode_dependent_layers(source, call.subject):
             yield call, load

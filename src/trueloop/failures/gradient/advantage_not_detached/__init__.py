@@ -17,6 +17,8 @@ Fix
 
 When this is fine
     - The advantage was computed under ``torch.no_grad()``, or stored as numbers.
+    - The other operand of the value loss, the return or target, is not detached: it has no graph of the trained critic,
+      because it went through NumPy or a library, or comes from a target network.
     - The critic is trained by the product alone, as in some estimators that learn a control variate.
     - A learned temperature is multiplied with a log-probability.
     - A mixture of densities multiplies its weights with densities.
@@ -27,7 +29,8 @@ How it is detected
     and that the loss also reaches by another way, as a critic with a value loss, in 3 backward passes.
 
     The linter reports the factor of a log-probability or ratio that is computed, without ``detach()``, ``.item()`` or
-    ``torch.no_grad()``, from the same values of a critic that a squared or smooth error in the same loss trains.
+    ``torch.no_grad()``, from the same values of a critic that a squared or smooth error in the same loss trains. If
+    both operands of the error are values, it takes the one that is an output of a model or that the factor detaches.
 
 References
     Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", 2016, arXiv:1602.01783

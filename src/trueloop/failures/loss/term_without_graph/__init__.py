@@ -21,6 +21,7 @@ When this is fine
     - Several losses are added only for the log.
     - Stored features are the target of a distance to other features.
     - The derivative of a loss makes a new input, as in adversarial training, or new weights, as in first-order MAML.
+    - The norm of a derivative is a constant that scales a term with a graph, as in the distance to a decision boundary.
 
 How it is detected
     In a run, if a loss is a sum with a term that has no graph, the sanitizer records the operations of a few updates.
@@ -29,12 +30,13 @@ How it is detected
     names of variables within one function. Operations of compiled programs are not recorded.
 
     The linter reports ``autograd.grad()`` without ``create_graph=True`` whose result is used in a gradient penalty,
-    ``(norm - 1) ** 2``, or of which a loss contains a norm, a power or a distance before its backward pass. It also
-    reports a forward hook of a trained model that stores ``output.detach()`` if the loss is computed from what it
-    stored, and not only compared with it. It follows the sum on which ``backward()`` is called through variables,
-    dictionaries, lists and functions, and reports a term that is ``term.item()``, ``float(term)``, ``term.detach()`` or
-    ``term.data`` apart from its weight, if another term has a graph, no condition of a warm-up chooses it, and the
-    other terms do not contain the same variable.
+    ``(norm - 1) ** 2``, or of which a loss contains a norm, a power or a distance before its backward pass, unless it
+    is the denominator, or its norm a factor, of a term that has a graph otherwise. It also reports a forward hook of a
+    trained model that stores ``output.detach()`` if the loss is computed from what it stored, and not only compared
+    with it. It follows the sum on which ``backward()`` is called through variables, dictionaries, lists and functions,
+    and reports a term that is ``term.item()``, ``float(term)``, ``term.detach()`` or ``term.data`` apart from its
+    weight, if another term has a graph, no condition of a warm-up chooses it, and the other terms do not contain the
+    same variable.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html

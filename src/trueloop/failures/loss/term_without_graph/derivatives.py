@@ -11,6 +11,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 
 _NONLINEAR: Final = re.compile(r"(^|\.|_)(norm|vector_norm|pow|square|abs|sqrt|\w*loss)_?$")
+_OPERATION: Final = re.compile(r"(^binary |\.)(Mult|Div|mul|multiply|div|divide|true_divide)$")
 _LOSS_NAME: Final = re.compile(r"loss|entropy|objective", re.IGNORECASE)
 _PARAMETERS: Final = re.compile(r"param|weight|last_layer|theta|fast", re.IGNORECASE)
 MAX_VALUES: Final = 4000
@@ -56,24 +57,57 @@ def _is_derivative_of_output(call: Op, models: dict[int, Op]) -> bool:
 
 
 def _contains(root: AbstractValue, call: Op, models: dict[int, Op]) -> bool:
-    """Return True if a loss contains a norm, power or distance of a derivative that is no input of a model."""
-    queue, seen = [(root, False)], set[tuple[int, bool]]()
+    """Return True if a loss contains a norm, power or distance of a derivative that is no input of a model.
+
+    The denominator of a quotient, and a norm as a factor, count as constants if the rest has a graph.
+    """
+    queue, seen = [(root, False, False)], set[tuple[int, bool, bool]]()
     while queue and len(seen) < MAX_VALUES:
-        value, is_nonlinear = queue.pop()
+        value, is_nonlinear, is_factor = queue.pop()
         if value is call.result:
             if is_nonlinear:
                 return True
             continue
-        is_nonlinear = is_nonlinear or _is_nonlinear(value)
-        if (id(value), is_nonlinear) in seen or NO_GRAPH in value.facts:
+        if is_factor and _is_nonlinear(value):
             continue
-        seen.add((id(value), is_nonlinear))
-        parts = [*value.sources, *value.union]
+        is_nonlinear = is_nonlinear or _is_nonlinear(value)
+        if (id(value), is_nonlinear, is_factor) in seen or NO_GRAPH in value.facts:
+            continue
+        seen.add((id(value), is_nonlinear, is_factor))
+        parts = [(each, is_factor) for each in value.union or value.sources]
         model = models.get(id(value))
         if model is not None:
             computed = value.attributes.get(FORWARD_RESULT)
-            parts = [computed] if computed is not None and any(each is model.node for each in call.calls) else []
-        queue += [(each, is_nonlinear) for each in parts]
+            is_inside = computed is not None and any(each is model.node for each in call.calls)
+            parts = [(computed, is_factor)] if computed is not None and is_inside else []
+        elif _OPERATION.search(value.name) and len(value.sources) > 1 and not _is_nonlinear(value):
+            parts = list(_operands(value, call, models, is_factor=is_factor))
+        queue += [(each, is_nonlinear, factor) for each, factor in parts]
+    return False
+
+
+def _operands(
+    value: AbstractValue, call: Op, models: dict[int, Op], *, is_factor: bool
+) -> Iterator[tuple[AbstractValue, bool]]:
+    """Yield the operands of a product or quotient through which a derivative may be a term, and if as a factor."""
+    left, right = value.sources[:2]
+    is_quotient = "div" in value.name.lower()
+    yield left, is_factor or (not is_quotient and _has_own_graph(right, call, models))
+    if not (is_quotient and _has_own_graph(left, call, models)):
+        yield right, is_factor or _has_own_graph(left, call, models)
+
+
+def _has_own_graph(value: AbstractValue, call: Op, models: dict[int, Op]) -> bool:
+    """Return True for a value that has the graph of a model's output otherwise than through a derivative."""
+    queue, seen = [value], set[int]()
+    while queue and len(seen) < MAX_VALUES:
+        each = queue.pop()
+        if each is call.result or id(each) in seen or NO_GRAPH in each.facts:
+            continue
+        if id(each) in models:
+            return True
+        seen.add(id(each))
+        queue += [*each.sources, *each.union]
     return False
 
 
