@@ -42,6 +42,15 @@ train(model, torch.optim.SGD(model.parameters(), lr=0.01))
 }
 
 CORRECT = {
+    "rows of a tensor": """
+rows = torch.zeros(4, 6)
+inputs = x[:1].clone().requires_grad_()
+for k in range(4):
+    if inputs.grad is not None:
+        inputs.grad.zero_()
+    model(inputs).sum().backward()
+    rows[k] = inputs.grad.data
+""",
     "a copy": """
 previous = {}
 for step in range(4):

@@ -494,6 +494,30 @@ for epoch in range(3):
 """,
 }
 USED_VARIABLE = {
+    "settings that a function makes": """
+import argparse
+def parse():
+    args = argparse.ArgumentParser().parse_args([])
+    args.lr = 0.1
+    if args.lr > 1:
+        args.lr = 0.01
+    return args
+def main():
+    args = parse()
+    train(optim.SGD(model.parameters(), lr=args.lr))
+main()
+""",
+    "settings that a function changes before": """
+class Settings:
+    lr = 0.1
+def adapt(settings):
+    settings.lr = 0.01
+def main():
+    settings = Settings()
+    adapt(settings)
+    train(optim.SGD(model.parameters(), lr=settings.lr))
+main()
+""",
     "a stage that creates the optimizer again": """
 class Trainer:
     def __init__(self, lr):

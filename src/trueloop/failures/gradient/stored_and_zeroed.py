@@ -28,10 +28,16 @@ References
 
 import ast
 from collections.abc import Iterator
+from typing import Final
 
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_TENSORS: Final = frozenset((
+    "zeros", "ones", "empty", "rand", "randn", "full", "zeros_like", "empty_like", "ones_like", "array", "tensor", "new_zeros",
+))  # fmt: skip
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -45,7 +51,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 continue
         loop = _outermost_loop(source, node)
         name = dotted_name(container)
-        if loop is None or not name or _is_bound_in(loop, name):
+        if loop is None or not name or _is_bound_in(loop, name) or _is_tensor(source, container):
             continue
         end = source.text.span(value)[1]
         yield Hit(
@@ -87,6 +93,12 @@ def _outermost_loop(source: SourceFile, node: ast.AST) -> ast.AST | None:
             loop = current
         current = source.parents.get(id(current))
     return loop
+
+
+def _is_tensor(source: SourceFile, container: ast.expr) -> bool:
+    """Return True for a tensor, whose rows get a copy of what is assigned to them."""
+    made = [last_name(each.func) for each in origins(source, container) if isinstance(each, ast.Call)]
+    return any(name in _TENSORS for name in made)
 
 
 def _is_bound_in(loop: ast.AST, name: str) -> bool:

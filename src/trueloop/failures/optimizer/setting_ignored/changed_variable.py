@@ -105,7 +105,23 @@ def _is_later(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, 
         return False
     is_after = statement.lineno > creation.node.lineno or not same_function
     in_other = not same_function and getattr(function_of(source, statement), "name", "__init__") != "__init__"
+    if in_other and _is_setup(source, creation, statement):
+        return False
     return is_after and (_has_loop(source, statement) or (in_other and isinstance(rate, ast.Attribute)))
+
+
+def _is_setup(source: SourceFile, creation: Op, statement: Any) -> bool:
+    """Return True for a change in a function that makes the settings, or that runs before the optimizer is created."""
+    function = function_of(source, statement)
+    owner = dotted_name(getattr(statement, "targets", [getattr(statement, "target", None)])[0]).partition(".")[0]
+    stored = [each.id for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store)]
+    calls = [each for each in source.all_calls if last_name(each.func) == getattr(function, "name", "")]
+    creating = function_of(source, creation.node)
+    runs_before = any(
+        function_of(source, each) is creating and each.lineno < creation.node.lineno and not _has_loop(source, each)
+        for each in calls
+    )
+    return owner in stored or (owner != "self" and runs_before)
 
 
 def _may_run_again(source: SourceFile, function: Any) -> bool:
