@@ -36,7 +36,8 @@ from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _TENSORS: Final = frozenset((
-    "zeros", "ones", "empty", "rand", "randn", "full", "zeros_like", "empty_like", "ones_like", "array", "tensor", "new_zeros",
+    "zeros", "ones", "empty", "rand", "randn", "full", "zeros_like", "empty_like", "ones_like", "array", "tensor",
+    "new_zeros",
 ))  # fmt: skip
 
 
