@@ -38,7 +38,7 @@ export function memoryPanel({ announce }) {
     error.textContent = reason.message;
   }
 
-  /** @returns {Promise<string>} what was measured, or an empty text. The page also measures on arrival, which must not replace what a screen reader is told about the user's own passes. */
+  /** @returns {Promise<string>} what was measured, or an empty text. The page also measures on arrival, which must not replace what a screen reader says about the passes of the user. */
   async function measureNow() {
     measure.disabled = true;
     await described;
