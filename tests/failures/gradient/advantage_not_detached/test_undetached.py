@@ -98,6 +98,20 @@ for batch in batches:
     loss.backward()
     optimizer.step()
 """,
+    "the item of an output": """
+def predict(net, states):
+    policy, v = net(states)
+    return {"policy": policy, "value": v.squeeze(-1)}
+
+for states, actions, returns in batches:
+    output = predict(model, states)
+    adv = returns - output["value"]
+    error = F.mse_loss(output["value"], returns)
+    loss = error - (output["policy"].log_prob(actions) * adv).mean()  # <- GRD017
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "a view of the values": """
 for states, actions, returns in batches:
     policy, v = model(states)
@@ -188,6 +202,61 @@ def a2c_loss(policy, actions, values, lambda_values):
 for states, actions, lambda_values in batches:
     policy, values = model(states)
     loss = a2c_loss(policy, actions, values, lambda_values)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "other items of the rollout": """
+def policy_loss(advantages, ratio):
+    return -(advantages * ratio).mean()
+
+def value_loss(new_values, old_values, returns):
+    clipped = old_values + torch.clamp(new_values.view(-1) - old_values, -0.2, 0.2)
+    return F.mse_loss(clipped, returns)
+
+def advantages_of(rewards, values):
+    advantages = torch.zeros_like(rewards)
+    for t in reversed(range(len(rewards) - 1)):
+        advantages[t] = rewards[t] + 0.99 * values[t + 1] - values[t]
+    return advantages + values, advantages
+
+rewards, values = torch.zeros(64), torch.zeros(64)
+with torch.no_grad():
+    for step in range(64):
+        values[step] = model(states[step])[1].flatten()
+returns, advantages = advantages_of(rewards, values)
+data = {
+    "advantages": advantages.reshape(-1), "returns": returns.reshape(-1), "values": values.reshape(-1),
+    "log_prob": log_prob.reshape(-1),
+}
+for k in torch.randperm(64).split(16):
+    policy, new_values = model(states[k])
+    ratio = (policy.log_prob(actions[k]) - data["log_prob"][k]).exp()
+    weights = data["advantages"][k]
+    weights = (weights - weights.mean()) / weights.std()
+    loss = policy_loss(weights, ratio) + value_loss(new_values, data["values"][k], data["returns"][k])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "items of a dictionary that a comprehension cuts": """
+class Agent:
+    def __init__(self, net):
+        self.net = net
+
+    def training_step(self, batch):
+        policy, v = self.net(batch["states"])
+        advantage = batch["advantages"] - batch["advantages"].mean()
+        policy_loss = -(policy.log_prob(batch["actions"]) * advantage).mean()
+        clipped = batch["values"] + (v - batch["values"]).clamp(-0.2, 0.2)
+        return policy_loss + F.mse_loss(clipped, batch["returns"])
+
+agent = Agent(model)
+values = torch.stack(collected).detach()
+data = {"states": states, "actions": actions, "returns": returns, "values": values.reshape(-1)}
+data["advantages"] = (returns - values).reshape(-1)
+for k in torch.randperm(64).split(16):
+    loss = agent.training_step({name: each[k] for name, each in data.items()})
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -152,8 +152,20 @@ def _values(source: SourceFile, node: ast.AST, depth: int = _MAX_DEPTH, cuts: fr
             yield id(node)
         case _:
             pass
-    for child in ast.iter_child_nodes(node):
-        yield from _values(source, child, depth, cuts)
+    items = _items(source, node) if depth else []
+    for child in ast.iter_child_nodes(node) if items is None else items:
+        yield from _values(source, child, depth if items is None else depth - 1, cuts)
+
+
+def _items(source: SourceFile, node: ast.AST) -> list[ast.expr] | None:
+    """Return what the known dictionaries of ``batch["values"]`` have under this key; None for other expressions."""
+    match node:
+        case ast.Subscript(value=ast.Name() | ast.Attribute() as owner, slice=ast.Constant(value=str(name))):
+            tables = [each for each in origins(source, owner, 3) if isinstance(each, ast.Dict)]
+            pairs = [pair for each in tables for pair in zip(each.keys, each.values, strict=True)]
+            return [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == name]
+        case _:
+            return None
 
 
 def _values_of_name(
