@@ -108,6 +108,7 @@ UNFIXED = {
     "GRD030",
     "GRD032",
     "GRD033",
+    "GRD034",
     "LOS003",
     "LOS013",
     "LOS017",

@@ -206,3 +206,178 @@ def test_lint_reports_graphs_with_held_out_edges(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_graphs_without_them(lint_is_clean, script):
     lint_is_clean(HEAD + script, "DAT054")
+
+
+BOTH_DIRECTIONS = {
+    "a symmetric matrix, cut in a function": """
+def graph(n):
+    upper = np.triu(np.random.rand(n, n) < 0.1, 1)
+    return upper | upper.T
+def edge_list(adj):
+    src, dst = np.nonzero(adj)
+    return np.stack([src, dst], axis=1)
+def split_edges(edges, share):
+    order = np.random.permutation(len(edges))
+    n = int(len(edges) * share)
+    return edges[order[n:]], edges[order[:n]]  # <- DAT054
+train_edges, test_edges = split_edges(edge_list(graph(100)), 0.2)
+net = GCN(100)
+train(net, build(train_edges, 100), torch.tensor(train_edges))
+""",
+    "joined with the reverse": """
+edges = torch.from_numpy(np.loadtxt("edges.txt", dtype=int))
+edges = torch.cat([edges, edges.flip(1)])
+order = torch.randperm(len(edges))
+edges = edges[order]
+n_val = len(edges) // 10
+val_edges, train_edges = edges[:n_val], edges[n_val:]  # <- DAT054
+net = GCN(100)
+train(net, build(train_edges, 100), train_edges)
+""",
+    "columns, and a mask": """
+edge_index = torch.randint(100, (2, 400))
+edge_index = torch.cat([edge_index, edge_index[[1, 0]]], dim=1)
+held = torch.rand(edge_index.size(1)) < 0.1
+train_edge_index = edge_index[:, ~held]
+test_edge_index = edge_index[:, held]  # <- DAT054
+net = GCN(100)
+train(net, build(train_edge_index.t(), 100), train_edge_index.t())
+""",
+    "appended twice": """
+from sklearn.model_selection import train_test_split
+class Links:
+    def load(self, path):
+        links = []
+        for line in open(path):
+            u, v = map(int, line.split())
+            links.append((u, v))
+            links.append((v, u))
+        train_links, test_links = train_test_split(links, test_size=0.2)  # <- DAT054
+        return build(torch.tensor(train_links), 100), test_links
+""",
+    "a list of tuples": """
+import random
+friends = [(1, 2), (2, 3), (4, 7), (5, 6)]
+links = friends + [(b, a) for a, b in friends]
+random.shuffle(links)
+train_links, test_links = links[:6], links[6:]  # <- DAT054
+graph = build(torch.tensor(train_links), 100)
+""",
+    "nonzero of a sum": """
+a = (torch.rand(100, 100) < 0.05).float()
+adj = ((a + a.T) > 0).float()
+pairs = adj.nonzero()
+perm = torch.randperm(len(pairs))
+test_pairs = pairs[perm[:100]]  # <- DAT054
+train_pairs = pairs[perm[100:]]
+train(GCN(100), build(train_pairs, 100), train_pairs)
+""",
+}
+BOTH_DIRECTIONS["an undirected graph of PyTorch Geometric"] = """
+import torch_geometric.transforms as T
+from torch_geometric.datasets import Planetoid
+graph = Planetoid("data", name="Cora")[0]
+transform = T.RandomLinkSplit(num_val=0.05, num_test=0.1)  # <- DAT054
+train_data, val_data, test_data = transform(graph)
+"""
+BOTH_DIRECTIONS["transforms of PyTorch Geometric"] = """
+from torch_geometric import transforms as T
+transform = T.Compose([T.ToUndirected(), T.RandomLinkSplit(0.05, 0.1, add_negative_train_samples=False)])  # <- DAT054
+train_data, val_data, test_data = transform(torch.load("graph.pt", weights_only=False))
+"""
+ONE_DIRECTION = {
+    "is_undirected": """
+import torch_geometric.transforms as T
+from torch_geometric.datasets import Planetoid
+graph = Planetoid("data", name="Cora")[0]
+transform = T.RandomLinkSplit(num_val=0.05, num_test=0.1, is_undirected=True)
+train_data, val_data, test_data = transform(graph)
+""",
+    "an unknown graph": """
+import torch_geometric.transforms as T
+graph = torch.load("graph.pt", weights_only=False)
+train_data, val_data, test_data = T.RandomLinkSplit(0.05, 0.1)(graph)
+""",
+    "edge types": """
+import torch_geometric.transforms as T
+kinds = [("user", "rates", "movie")]
+graph = T.ToUndirected()(torch.load("graph.pt", weights_only=False))
+split = T.RandomLinkSplit(0.05, 0.1, edge_types=kinds, rev_edge_types=[("movie", "rev_rates", "user")])
+train_data, val_data, test_data = split(graph)
+""",
+    "the upper triangle": """
+a = (torch.rand(100, 100) < 0.05).float()
+adj = ((a + a.T) > 0).float()
+pairs = torch.triu(adj, 1).nonzero()
+pairs = pairs[torch.randperm(len(pairs))]
+test_pairs, train_pairs = pairs[:100], pairs[100:]
+train(GCN(100), build(torch.cat([train_pairs, train_pairs.flip(1)]), 100), train_pairs)
+""",
+    "u < v": """
+edges = torch.from_numpy(np.loadtxt("edges.txt", dtype=int))
+edges = torch.cat([edges, edges.flip(1)])
+edges = edges[edges[:, 0] < edges[:, 1]]
+edges = edges[torch.randperm(len(edges))]
+val_edges, train_edges = edges[:50], edges[50:]
+train(GCN(100), build(train_edges, 100), train_edges)
+""",
+    "a mask of u < v": """
+edge_index = torch.randint(100, (2, 400))
+edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+once = edge_index[0] < edge_index[1]
+edge_index = edge_index[:, once]
+train_edge_index, test_edge_index = edge_index[:, 40:], edge_index[:, :40]
+train(GCN(100), build(train_edge_index.t(), 100), train_edge_index.t())
+""",
+    "the reverse after the cut": """
+edges = torch.from_numpy(np.loadtxt("edges.txt", dtype=int))
+edges = edges[torch.randperm(len(edges))]
+val_edges, train_edges = edges[:50], edges[50:]
+train_edges = torch.cat([train_edges, train_edges.flip(1)])
+train(GCN(100), build(train_edges, 100), train_edges)
+""",
+    "a directed graph": """
+links = torch.randint(100, (400, 2))
+links = links[torch.randperm(len(links))]
+test_links, train_links = links[:50], links[50:]
+train(GCN(100), build(train_links, 100), train_links)
+""",
+    "pairs with i < j": """
+import random
+a = np.random.rand(50, 50) < 0.1
+adj = a | a.T
+links = [(i, j) for i in range(50) for j in range(i + 1, 50) if adj[i, j]]
+random.shuffle(links)
+test_links, train_links = links[:20], links[20:]
+graph = build(torch.tensor(train_links), 50)
+""",
+    "the reverse is removed": """
+links = [(1, 2), (2, 3), (4, 7), (5, 6)]
+links = links + [(b, a) for a, b in links]
+test_links, train_links = links[:2], links[2:]
+train_links = [(u, v) for u, v in train_links if (v, u) not in test_links]
+graph = build(torch.tensor(train_links), 100)
+""",
+    "the entries are set to 0": """
+a = np.random.rand(50, 50) < 0.1
+adj = a | a.T
+edges = np.argwhere(adj)
+np.random.shuffle(edges)
+train_edges, test_edges = edges[20:], edges[:20]
+known = np.zeros((50, 50), dtype=bool)
+known[train_edges[:, 0], train_edges[:, 1]] = True
+known = known | known.T
+known[test_edges[:, 0], test_edges[:, 1]] = False
+known[test_edges[:, 1], test_edges[:, 0]] = False
+""",
+}
+
+
+@pytest.mark.parametrize("script", BOTH_DIRECTIONS.values(), ids=BOTH_DIRECTIONS)
+def test_lint_reports_splits_of_edges_in_both_directions(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", ONE_DIRECTION.values(), ids=ONE_DIRECTION)
+def test_lint_accepts_splits_of_edges_in_one_direction(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "DAT054")

@@ -211,3 +211,192 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(script)
+
+
+COUNTS_HEAD = """
+from collections import Counter
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from sklearn.metrics import f1_score
+data = TensorDataset(torch.randn(90, 4), torch.randint(0, 3, (90,)))
+loader, val_loader = DataLoader(data, batch_size=16), DataLoader(data, batch_size=32)
+model, criterion = nn.Linear(4, 3), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+COUNTS_PER_BATCH = {
+    "tensors of classes": """
+@torch.no_grad()
+def evaluate(net, loader):
+    net.eval()
+    for image, mask in loader:
+        tp, fp, fn = (torch.zeros(3) for _ in range(3))  # <- EVL012
+        pred = net(image).argmax(dim=1)
+        for c in range(3):
+            tp[c] += ((pred == c) & (mask == c)).sum()
+            fp[c] += ((pred == c) & (mask != c)).sum()
+            fn[c] += ((pred != c) & (mask == c)).sum()
+    return tp / (tp + fp + fn).clamp(min=1)
+""",
+    "two numbers": """
+def accuracy(model, val_loader):
+    with torch.no_grad():
+        for x, y in val_loader:
+            hits, seen = 0, 0  # <- EVL012
+            for guess, truth in zip(model(x).argmax(1), y):
+                if guess == truth:
+                    hits += 1
+                seen += 1
+    return hits / seen
+""",
+    "a confusion matrix": """
+def confusion(model):
+    for x, y in val_loader:
+        matrix = np.zeros((3, 3))  # <- EVL012
+        for p, t in zip(model(x).argmax(1), y):
+            matrix[t, p] += 1
+    diagonal = np.diag(matrix) / matrix.sum(0)
+    return diagonal
+""",
+    "lists of predictions": """
+class Validator:
+    def run(self, model):
+        for step, (x, y) in enumerate(val_loader):
+            guesses, truths = [], []  # <- EVL012
+            guesses.extend(model(x).argmax(1).tolist())
+            truths.extend(y.tolist())
+        return f1_score(truths, guesses, average="macro")
+""",
+    "a dictionary, printed per batch": """
+def validate(model):
+    for x, y in val_loader:
+        with torch.no_grad():
+            counts = {"right": 0, "seen": 0}  # <- EVL012
+            counts["right"] += (model(x).argmax(1) == y).sum().item()
+            counts["seen"] += len(y)
+            print(counts["right"])
+    return counts["right"] / counts["seen"]
+""",
+    "slices of a tensor": """
+x, y = data.tensors
+with torch.no_grad():
+    for start in range(0, len(x), 32):
+        union = torch.zeros(3)  # <- EVL012
+        overlap = torch.zeros(3)
+        pred = model(x[start:start + 32]).argmax(1)
+        for c in range(3):
+            overlap[c] += ((pred == c) & (y[start:start + 32] == c)).sum()
+            union[c] += ((pred == c) | (y[start:start + 32] == c)).sum()
+print((overlap / union).mean())
+""",
+}
+COUNTS_ON_PURPOSE = {
+    "before the loop": """
+def evaluate(net, loader):
+    tp, fn = torch.zeros(3), torch.zeros(3)
+    for image, mask in loader:
+        pred = net(image).argmax(dim=1)
+        for c in range(3):
+            tp[c] += ((pred == c) & (mask == c)).sum()
+            fn[c] += ((pred != c) & (mask == c)).sum()
+    return tp / (tp + fn)
+""",
+    "collected": """
+def evaluate(net, loader):
+    scores = []
+    for image, mask in loader:
+        tp, fn = torch.zeros(3), torch.zeros(3)
+        pred = net(image).argmax(dim=1)
+        for c in range(3):
+            tp[c] += ((pred == c) & (mask == c)).sum()
+            fn[c] += ((pred != c) & (mask == c)).sum()
+        scores.append((tp / (tp + fn)).mean())
+    print("last batch", tp / (tp + fn))
+    return sum(scores) / len(scores)
+""",
+    "added to a total": """
+total = 0
+for x, y in val_loader:
+    right = 0
+    for p, t in zip(model(x).argmax(1), y):
+        right += int(p == t)
+    total += right
+print(total / len(data), right / len(y))
+""",
+    "printed per batch, and once more": """
+for x, y in val_loader:
+    right = 0
+    right += (model(x).argmax(1) == y).sum().item()
+    print(f"batch accuracy {right / len(y)}")
+print(f"last batch {right / len(y)}")
+""",
+    "a loss of several heads": """
+for x, y in loader:
+    loss = 0
+    for head in (model, model):
+        loss += criterion(head(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+""",
+    "an ensemble": """
+outputs = []
+for x, y in val_loader:
+    mean = torch.zeros(len(x), 3)
+    for net in (model, model):
+        mean += net(x).softmax(1)
+    outputs.append(mean / 2)
+print(torch.cat(outputs), mean[0])
+""",
+    "an ensemble of the last batch": """
+for x, y in val_loader:
+    mean = torch.zeros(len(x), 3)
+    for net in (model, model):
+        mean += net(x).softmax(1)
+image = mean[0]
+""",
+    "loaders": """
+for name, loader in {"val": val_loader, "test": loader}.items():
+    right = 0
+    for x, y in loader:
+        right += (model(x).argmax(1) == y).sum().item()
+    print(name, right / len(data))
+""",
+    "epochs": """
+for epoch in range(3):
+    right, seen = 0, 0
+    for x, y in val_loader:
+        right += (model(x).argmax(1) == y).sum().item()
+        seen += len(y)
+    print(right / seen)
+""",
+    "set again after the loop": """
+for x, y in loader:
+    right = 0
+    right += (model(x).argmax(1) == y).sum().item()
+    print(right / len(y))
+right = 0
+for x, y in val_loader:
+    right += (model(x).argmax(1) == y).sum().item()
+print(right / len(data))
+""",
+    "samples to show": """
+for x, y in val_loader:
+    shown = []
+    for row in x[:4]:
+        shown.append(row)
+grid = torch.stack(shown)
+""",
+}
+
+
+@pytest.mark.parametrize("script", COUNTS_PER_BATCH.values(), ids=COUNTS_PER_BATCH)
+def test_lint_reports_counts_that_start_again_in_each_batch(lint_reports, script):
+    lint_reports(COUNTS_HEAD + script)
+
+
+@pytest.mark.parametrize("script", COUNTS_ON_PURPOSE.values(), ids=COUNTS_ON_PURPOSE)
+def test_lint_accepts_counts_of_single_batches(lint_is_clean, script):
+    lint_is_clean(COUNTS_HEAD + script, "EVL012")

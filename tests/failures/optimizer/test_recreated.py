@@ -1326,3 +1326,238 @@ def test_lint_reports_an_optimizer_built_after_loading(lint_reports, script):
 @pytest.mark.parametrize("script", BUILT_ONCE.values(), ids=BUILT_ONCE)
 def test_lint_accepts_loaded_optimizers_that_step(lint_is_clean, script):
     lint_is_clean(RESUMING_HEAD + script, code="OPT004")
+
+
+PASSED_HEAD = """
+import copy
+import torch
+from torch import nn
+import torch.nn.functional as F
+loader = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(5)]
+def steps(model, optim, batches):
+    for a, b in batches:
+        optim.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optim.step()
+"""
+PASSED = {
+    "built in the function, the argument is saved": """
+def fit(net, optim, loader, epochs):
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)  # <- OPT004
+    for _ in range(epochs):
+        for a, b in loader:
+            optimizer.zero_grad()
+            F.mse_loss(net(a), b).backward()
+            optimizer.step()
+net = nn.Linear(4, 1)
+adam = torch.optim.Adam(net.parameters(), lr=1e-3)
+fit(net, adam, loader, 3)
+torch.save({"net": net.state_dict(), "optim": adam.state_dict()}, "x.pt")
+""",
+    "a field that is saved": """
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+    def fit(self, loader):
+        opt = torch.optim.AdamW(self.model.parameters(), lr=1e-3)  # <- OPT004
+        for a, b in loader:
+            opt.zero_grad()
+            F.mse_loss(self.model(a), b).backward()
+            opt.step()
+    def save(self, path):
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+net = nn.Linear(4, 1)
+trainer = Trainer(net, torch.optim.AdamW(net.parameters(), lr=1e-3))
+trainer.fit(loader)
+trainer.save("x.pt")
+""",
+    "its class and rate, resumed": """
+def run(model, opt, loader, epochs=3):
+    model = model.to("cpu")
+    own = opt.__class__([p for p in model.parameters() if p.requires_grad], lr=opt.param_groups[0]["lr"])  # <- OPT004
+    for _ in range(epochs):
+        steps(model, own, loader)
+def main():
+    model = nn.Linear(4, 1)
+    opt = torch.optim.Adam(model.parameters())
+    opt.load_state_dict(torch.load("opt.pt"))
+    run(model, opt, loader)
+    torch.save(opt.state_dict(), "opt.pt")
+main()
+""",
+    "a global one is saved": """
+model = nn.Linear(4, 1)
+opt = torch.optim.Adam(model.parameters())
+def train(loader):
+    adam = torch.optim.Adam(model.parameters())  # <- OPT004
+    for a, b in loader:
+        adam.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        adam.step()
+train(loader)
+torch.save({"m": model.state_dict(), "o": opt.state_dict()}, "opt.pt")
+""",
+    "a loop object, settings copied": """
+class Loop:
+    def __init__(self, device):
+        self.device = device
+    def __call__(self, model, optimizer, loader):
+        self.opt = type(optimizer)(model.parameters(), **optimizer.defaults)  # <- OPT004
+        for a, b in loader:
+            self.opt.zero_grad()
+            F.mse_loss(model(a), b).backward()
+            self.opt.step()
+def build():
+    model = nn.Linear(4, 1)
+    return model, torch.optim.Adam(model.parameters())
+model, adam = build()
+Loop("cpu")(model, adam, loader)
+torch.save({"m": model.state_dict(), "o": adam.state_dict()}, "opt.pt")
+""",
+    "rebound in the function": """
+def train(model, optimizer, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # <- OPT004
+    steps(model, optimizer, loader)
+model = nn.Linear(4, 1)
+sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+train(model, sgd, loader)
+""",
+}
+PASSED_CORRECT = {
+    "under another name": """
+def fit(net, optim, loader):
+    optimizer = optim
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(net(a), b).backward()
+        optimizer.step()
+net = nn.Linear(4, 1)
+adam = torch.optim.Adam(net.parameters(), lr=1e-3)
+fit(net, adam, loader)
+torch.save(adam.state_dict(), "x.pt")
+""",
+    "if there is none": """
+def fit(net, optimizer, loader):
+    if optimizer is None:
+        optimizer = torch.optim.Adam(net.parameters())
+    steps(net, optimizer, loader)
+    torch.save(optimizer.state_dict(), "x.pt")
+net = nn.Linear(4, 1)
+adam = torch.optim.Adam(net.parameters(), lr=1e-3)
+fit(net, adam, loader)
+""",
+    "a class": """
+def fit(net, optimizer, loader):
+    opt = optimizer(net.parameters(), lr=0.1)
+    steps(net, opt, loader)
+fit(nn.Linear(4, 1), torch.optim.Adam, loader)
+""",
+    "a name": """
+def fit(net, optimizer, loader):
+    optimizer = torch.optim.Adam(net.parameters()) if optimizer == "adam" else torch.optim.SGD(net.parameters(), 0.1)
+    steps(net, optimizer, loader)
+fit(nn.Linear(4, 1), "adam", loader)
+""",
+    "a copy of the model in an inner loop": """
+def adapt(model, optimizer, loader):
+    learner = copy.deepcopy(model)
+    inner = type(optimizer)(learner.parameters(), **optimizer.defaults)
+    steps(learner, inner, loader)
+    for p, q in zip(model.parameters(), learner.parameters()):
+        p.grad = (p - q).detach()
+    optimizer.step()
+model = nn.Linear(4, 1)
+meta = torch.optim.Adam(model.parameters())
+adapt(model, meta, loader)
+torch.save(meta.state_dict(), "x.pt")
+""",
+    "a template for copies": """
+def local_update(model, optimizer, loader):
+    model = copy.deepcopy(model)
+    own = type(optimizer)(model.parameters(), **optimizer.defaults)
+    steps(model, own, loader)
+    return model.state_dict()
+model = nn.Linear(4, 1)
+server = torch.optim.Adam(model.parameters())
+local_update(model, server, loader)
+torch.save(server.state_dict(), "x.pt")
+""",
+    "a template without state": """
+def run(model, optimizer, loader):
+    own = type(optimizer)(model.parameters(), **optimizer.defaults)
+    steps(model, own, loader)
+model = nn.Linear(4, 1)
+run(model, torch.optim.Adam(model.parameters()), loader)
+""",
+    "returned": """
+def unfreeze(model, optimizer, loader):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    steps(model, optimizer, loader)
+    return optimizer
+model = nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+optimizer = unfreeze(model, optimizer, loader)
+torch.save(optimizer.state_dict(), "x.pt")
+""",
+    "only the head": """
+def warm_up(model, optimizer, loader):
+    head = torch.optim.Adam(model[1].parameters())
+    steps(model, head, loader)
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters())
+warm_up(model, optimizer, loader)
+steps(model, optimizer, loader)
+torch.save(optimizer.state_dict(), "x.pt")
+""",
+    "both step": """
+def train(model, optimizer, loader):
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    steps(model, sgd, loader)
+    steps(model, optimizer, loader)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+train(model, optimizer, loader)
+torch.save(optimizer.state_dict(), "x.pt")
+""",
+    "another model": """
+def train(model, critic, optimizer, loader):
+    own = torch.optim.Adam(critic.parameters())
+    for a, b in loader:
+        own.zero_grad()
+        F.mse_loss(critic(a), b).backward()
+        own.step()
+model, critic = nn.Linear(4, 1), nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+train(model, critic, optimizer, loader)
+steps(model, optimizer, loader)
+""",
+    "the state is handed over": """
+def run(model, optimizer, loader):
+    own = torch.optim.Adam(model.parameters())
+    own.load_state_dict(optimizer.state_dict())
+    steps(model, own, loader)
+    optimizer.load_state_dict(own.state_dict())
+model = nn.Linear(4, 1)
+adam = torch.optim.Adam(model.parameters())
+run(model, adam, loader)
+torch.save(adam.state_dict(), "x.pt")
+""",
+    "saved before the second stage": """
+model = nn.Linear(4, 1)
+first = torch.optim.Adam(model.parameters())
+steps(model, first, loader)
+torch.save(first.state_dict(), "x.pt")
+second = torch.optim.Adam(model.parameters(), lr=1e-4)
+steps(model, second, loader)
+""",
+}
+
+
+@pytest.mark.parametrize("script", PASSED.values(), ids=PASSED.keys())
+def test_lint_reports_an_optimizer_that_replaces_a_passed_or_saved_one(lint_reports, script):
+    lint_reports(PASSED_HEAD + script)
+
+
+@pytest.mark.parametrize("script", PASSED_CORRECT.values(), ids=PASSED_CORRECT.keys())
+def test_lint_accepts_functions_that_use_the_passed_optimizer(lint_is_clean, script):
+    lint_is_clean(PASSED_HEAD + script)

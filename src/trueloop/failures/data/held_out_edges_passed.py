@@ -6,13 +6,16 @@ What you see
 Why it happens
     A graph network sends messages along the edges of its adjacency. If the edges that it shall predict are among them,
     the embeddings of two linked nodes have exchanged messages, and the decoder only has to notice this. No error is
-    raised, since nodes and sizes are the same.
+    raised, since nodes and sizes are the same. The same happens
+    if the list has each edge as (u, v) and as (v, u), and both are split separately: the training part has most
+    held-out edges in reverse.
 
 Fix
     Build the adjacency from the training edges only:
 
         adj = normalized_adjacency(train_edges, n_nodes)
 
+    Split a list that has each edge once, with u < v, and add the reverse edges to the training part after that.
     ``RandomLinkSplit`` returns such graphs: use ``train_data.edge_index``, not that of the graph before the split.
 
 When this is fine
@@ -23,7 +26,10 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: edges, links or pairs are cut into a training part and a held-out
     part, and a model is called with an adjacency that is built from the array before the cut, or with this array. The
-    same goes for ``RandomLinkSplit`` and the ``edge_index`` of the graph that it got.
+    same goes for ``RandomLinkSplit`` and the ``edge_index`` of the graph that it got. It also reports such a cut of a
+    list that has each edge in both directions: the list is joined with its reverse, or read from a symmetric matrix,
+    and no part of it, such as ``triu`` or ``u < v``, selects one direction before the cut. ``RandomLinkSplit`` without
+    ``is_undirected=True`` is reported for graphs that are known to be undirected, such as Planetoid's.
 
 References
     Zhang and Chen, "Link Prediction Based on Graph Neural Networks", 2018, arXiv:1802.09691
@@ -37,6 +43,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.mirrored_edges import mirrored
 from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
@@ -54,6 +61,8 @@ _CONVERSIONS: Final = frozenset((
     "astype", "numpy", "cuda", "to_undirected", "transpose", "cat", "flip", "stack", "int", "T",
 ))  # fmt: skip
 _EDGE_ATTRIBUTES: Final = ("edge_index", "adj_t", "edge_index_dict", "adj_t_dict")
+_UNDIRECTED: Final = frozenset(("Planetoid", "Amazon", "Coauthor", "ToUndirected", "to_undirected"))
+"""Transforms and data sets of PyTorch Geometric with each edge in both directions."""
 _MAX_DEPTH: Final = 5
 
 
@@ -64,9 +73,18 @@ class _Split(NamedTuple):
     held_out: ast.expr
     is_graph: bool = False
     """Whether the base is a graph of PyTorch Geometric, whose ``edge_index`` has all edges."""
+    cut: ast.expr | None = None
+    """The base where the held-out part is cut from it."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each adjacency of all edges that a model gets, and each split of edges that are listed twice."""
+    yield from _of_all_edges(source)
+    yield from _both_directions(source)
+    yield from _undirected_link_splits(source)
+
+
+def _of_all_edges(source: SourceFile) -> Iterator[Hit]:
     """Yield each adjacency of all edges that a model gets, and each model call with the graph before the split."""
     reported: set[int] = set()
     for split in (*_splits(source), *_link_splits(source)):
@@ -81,6 +99,80 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if _is_model_call(source, call) or (not split.is_graph and _reaches_model(source, call)):
                 reported.add(id(call))
                 yield _hit(call, split)
+
+
+def _both_directions(source: SourceFile) -> Iterator[Hit]:
+    """Yield each split of a list that has the edges of an undirected graph in both directions."""
+    for split in (*_splits(source), *_returned_splits(source)):
+        added = mirrored(source, split.cut) if split.cut is not None and not _removes_reverse(source, split) else None
+        if added is not None and split.cut is not None:
+            yield Hit(
+                message=f"`{ast.unparse(split.cut)}` has each edge as (u, v) and as (v, u), and both are split "
+                f"separately: most edges in `{ast.unparse(split.held_out)}` are in the training graph in reverse.",
+                node=split.cut,
+                related=((added, "both directions are listed here"), (split.held_out, "held out here")),
+            )
+
+
+def _undirected_link_splits(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``RandomLinkSplit`` that splits an undirected graph as if it were directed."""
+    for call in source.calls_of("torch_geometric.transforms.RandomLinkSplit"):
+        names = [each.arg for each in call.keywords]
+        parent = source.parents.get(id(call))
+        together = parent.elts[: parent.elts.index(call)] if isinstance(parent, ast.List) else []
+        used = [
+            each
+            for each in source.all_calls
+            if each.args and any(value is call for value in (each.func, *possible_values(source, each.func)))
+        ]
+        graphs = [node for each in used for node in computed_from(source, each.args[0], 3)]
+        made = [each for each in (*together, *graphs) if isinstance(each, ast.Call)]
+        undirected = next((each for each in made if last_name(each.func) in _UNDIRECTED), None)
+        if undirected is not None and len(call.args) < 3 and not {"is_undirected", "edge_types", None} & {*names}:
+            yield Hit(
+                message="The graph has each edge in both directions, but `RandomLinkSplit` takes it for a directed one "
+                "without `is_undirected=True`: most held-out edges are in the training graph in reverse.",
+                node=call,
+                related=((undirected, "an undirected graph"),),
+            )
+
+
+def _returned_splits(source: SourceFile) -> Iterator[_Split]:
+    """Yield the edges that a function cuts into the parts that it returns, if a caller names them like a split."""
+    for statement in source.nodes_of(ast.Return):
+        parts = [_unconverted(each) for each in statement.value.elts] if isinstance(statement.value, ast.Tuple) else []
+        cuts = [each for each in parts if isinstance(each, ast.Subscript) and _is_part(each.slice)]
+        texts = {ast.unparse(each.value) for each in cuts}
+        name = getattr(function_of(source, statement), "name", "")
+        if len(cuts) < 2 or len(cuts) != len(parts) or len(texts) != 1:
+            continue
+        for call in definitions(source).calls.get(name, []):
+            parent = source.parents.get(id(call))
+            target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+            names = [last_name(each) for each in target.elts] if isinstance(target, ast.Tuple) else []
+            held_out = [each for each in getattr(target, "elts", ()) if _HELD_OUT.search(last_name(each))]
+            is_edges = any(_EDGES.search(each) for each in [*names, last_name(cuts[0].value)])
+            if held_out and is_edges and any(map(_TRAINING.search, names)):
+                yield _Split(cuts[0].value, held_out[0], cut=cuts[0].value)
+                break
+
+
+def _removes_reverse(source: SourceFile, split: _Split) -> bool:
+    """Return True if the program looks the held-out edges up, or sets their entries of a matrix."""
+    name = last_name(split.held_out)
+    for each in source.nodes_of(ast.Compare, ast.Assign, ast.Call):
+        match each:
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[looked_up]):
+                used = [n for n in computed_from(source, looked_up, 2) if isinstance(n, ast.Name) and n.id == name]
+            case ast.Assign(targets=[ast.Subscript(slice=index)], value=ast.Constant(value=False | 0)):
+                used = [n for n in computed_from(source, index, 2) if isinstance(n, ast.Name) and n.id == name]
+            case ast.Call(func=func) if last_name(func) in ("isin", "in1d", "remove_edges_from", "difference"):
+                used = [n for n in nodes_in(each, ast.Name) if n.id == name]
+            case _:
+                continue
+        if used:
+            return True
+    return False
 
 
 def _hit(node: ast.AST, split: _Split) -> Hit:
@@ -129,10 +221,10 @@ def _splits(source: SourceFile) -> Iterator[_Split]:
                 found.setdefault(key, []).extend((each, part.args[0]) for each in target.elts[:2])
     for parts in found.values():
         names = [last_name(target) for target, _ in parts]
-        held_out = [target for target, _ in parts if _HELD_OUT.search(last_name(target))]
+        held_out = [(target, base) for target, base in parts if _HELD_OUT.search(last_name(target))]
         is_edges = any(_EDGES.search(each) for each in [*names, last_name(parts[0][1])])
         if is_edges and held_out and any(map(_TRAINING.search, names)):
-            yield _Split(parts[0][1], held_out[0])
+            yield _Split(parts[0][1], held_out[0][0], cut=held_out[0][1])
 
 
 def _link_splits(source: SourceFile) -> Iterator[_Split]:

@@ -20,16 +20,18 @@ When this is fine
     - The loader has a single batch.
     - ``record`` is a ``Counter``, whose ``update`` adds.
     - The value is a running mean or the state of a metric object, which the loop only reads.
+    - Totals are those of a batch on purpose: they are collected in a list, or printed for each batch.
     - You print the loss of the last training batch to follow the progress.
 
 How it is detected
     Only the linter finds it, from the source code: a loop over a loader that computes a loss, or a share of right
     predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
     is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. A total
-    that the loop itself sets to 0 before it adds to it is reported too, and a count of right predictions that is added
-    to after the loop. So is a count that the loop sets in each iteration, also by ``record.update(right=...)``, and
-    that is divided after the loop. Loaders of a single batch, with a ``batch_size`` such as ``len(data)``, are not
-    reported.
+    that the loop itself sets to 0 before it adds to it is reported too, if nothing else uses it in the loop, also as
+    a tensor of zeros, a dictionary or a list that is divided, returned or given to a metric after the loop. So is a
+    count of right predictions that is added to after the loop. So is a count that the loop sets in each iteration,
+    also by ``record.update(right=...)``, and that is divided after the loop. Loaders of a single batch, with a
+    ``batch_size`` such as ``len(data)``, are not reported.
 
 References
     PyTorch quickstart, whose test loop adds the losses up,
@@ -37,8 +39,10 @@ References
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import (
     LOADER_WORDS,
@@ -62,6 +66,13 @@ _OUTPUT: Final = frozenset((
     "isnan", "isfinite", "format", "item", "backward", "scale", "log_scalar", "detach", "cpu",
 ))  # fmt: skip
 """Functions that do not collect a value."""
+_COUNTING: Final = frozenset((
+    "sum", "item", "mean", "len", "size", "count_nonzero", "bincount", "histc", "histogram", "confusion_matrix",
+))  # fmt: skip
+"""Functions that count, or add the values of a batch up."""
+_METRIC: Final = re.compile(
+    r"score|accuracy|precision|recall|auc|f1|iou|dice|report|matrix|metric|spearman|pearson|^(mean|sum|average)$", re.I
+)
 _EVALUATING: Final = frozenset(("val", "valid", "validate", "validation", "eval", "evaluate", "evaluation", "test"))
 
 
@@ -90,29 +101,158 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _totals_of_one_batch(source: SourceFile) -> Iterator[Hit]:
-    """Yield each total that is set to zero in every iteration of a loop over a loader, and read after the loop."""
-    for loop in batch_loops(source):
-        for statement in loop.node.body:
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=0)):
-                    pass
-                case _:
-                    continue
-            added = [
-                each for each in loop.node.body if isinstance(each, ast.AugAssign) and dotted_name(each.target) == name
-            ]
-            inside = {id(each) for each in walk(loop.node)}
-            reads = [
-                each for each in nodes_in(loop.function, ast.Name) if each.id == name and isinstance(each.ctx, ast.Load)
-            ]
-            read_after = [each for each in reads if id(each) not in inside and each.lineno > loop.node.lineno]
-            if len(added) == 1 and read_after and len(read_after) == len(reads) and not _may_end_early(loop):
-                yield Hit(
-                    message=f"`{name}` is set to 0 in each iteration of the loop over `{ast.unparse(loop.loader)}`, so "
-                    "it is the value of the last batch only.",
-                    node=statement,
-                    related=((read_after[0], "read here"),),
-                )
+    """Yield the totals that start at zero in every iteration of a loop over batches, and are read after the loop."""
+    for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
+        if _may_end_early(loop) or _has_one_batch(source, loop):
+            continue
+        found = [
+            (total, read)
+            for statement in _unconditional(loop.node.body)
+            for total in _totals_set_by(statement)
+            for read in _reads_of_total(source, loop, total)
+        ]
+        if found:
+            total, read = found[0]
+            others = {id(each.statement): each.statement for each, _ in found if each.statement is not total.statement}
+            yield Hit(
+                message=f"`{total.name}` is set to {total.start} in each iteration of the loop over "
+                f"`{ast.unparse(loop.loader)}`, so it is the value of the last batch only.",
+                node=total.statement,
+                related=((read, "read here"), *((each, "starts again here too") for each in others.values())),
+            )
+
+
+class _Total(NamedTuple):
+    """A variable that a statement sets to 0, to zeros or to an empty container."""
+
+    statement: ast.Assign
+    name: str
+    start: str
+    """How a message names the value: "0", "zeros", "an empty list" or "zero counts"."""
+
+
+def _unconditional(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a block, also those under ``with``."""
+    for each in block:
+        if isinstance(each, ast.With):
+            yield from _unconditional(each.body)
+        else:
+            yield each
+
+
+def _totals_set_by(statement: ast.stmt) -> Iterator[_Total]:
+    """Yield the variables that a statement sets to 0, to a tensor of zeros, or to an empty container."""
+    for target, value in assigned_pairs(statement) if isinstance(statement, ast.Assign) else ():
+        targets, made = [target], value
+        match target, value:
+            case ast.Tuple(elts=targets), ast.GeneratorExp(elt=made) | ast.ListComp(elt=made):
+                pass
+            case ast.Tuple(elts=targets), ast.BinOp(op=ast.Mult(), left=ast.List(elts=[made]) | ast.Tuple(elts=[made])):
+                pass
+            case _:
+                pass
+        start = _zero(made)
+        if start and isinstance(statement, ast.Assign):
+            yield from (_Total(statement, each.id, start) for each in targets if isinstance(each, ast.Name))
+
+
+def _zero(value: ast.expr) -> str:
+    """Return how a message names a start value; "" for other values."""
+    match value:
+        case ast.Constant(value=0) if value.value is not False:
+            return "0"
+        case ast.List(elts=[]):
+            return "an empty list"
+        case ast.Dict(values=[_, *_] as items):
+            return "zero counts" if all(map(_zero, items)) else ""
+        case ast.BinOp(op=ast.Mult(), left=ast.List(elts=[item])):
+            return _zero(item) and "zeros"
+        case ast.Call():
+            return _zero_of_call(value)
+        case _:
+            return ""
+
+
+def _zero_of_call(call: ast.Call) -> str:
+    name = last_name(call.func)
+    if isinstance(call.func, ast.Attribute) and name in ("to", "cuda"):
+        return _zero(call.func.value)
+    if name == "zeros":
+        return "zeros"
+    if name in ("tensor", "array", "float", "int") and len(call.args) == 1:
+        return _zero(call.args[0])
+    is_counter = name == "defaultdict" or (name == "Counter" and not call.args and not call.keywords)
+    is_dict = name == "dict" and not call.args and call.keywords and all(_zero(each.value) for each in call.keywords)
+    return "zero counts" if is_counter or is_dict else ""
+
+
+def _reads_of_total(source: SourceFile, loop: BatchLoop, total: _Total) -> list[ast.Name]:
+    """Return the first read of a total after a loop that adds to it, if nothing uses the total of each batch."""
+    nodes = [each for each in nodes_in(loop.function, ast.Name) if each.id == total.name]
+    end = loop.node.end_lineno or 0
+    later = sorted((each for each in nodes if each.lineno > end), key=lambda each: (each.lineno, each.col_offset))
+    reads = list(takewhile(lambda each: isinstance(each.ctx, ast.Load), later))
+    inside = [each for each in nodes if encloses(loop.node, each) and not encloses(total.statement, each)]
+    additions = [(each, _addition(source, each)) for each in inside]
+    added = [value for _, value in additions if value is not None]
+    used = [each for each, value in additions if value is None]
+    trains = any(each.attr == "backward" for each in nodes_in(loop.node, ast.Attribute))
+    if any(trains or not _is_printed(source, each) for each in used) or not _are_counts(source, loop, total, added):
+        return []
+    if used:  # the value of each batch may be printed, and that of the last batch again
+        reads = [each for each in reads if not _is_printed(source, each)]
+    return [each for each in reads if total.start == "0" or _is_measured(source, each)][:1]
+
+
+def _addition(source: SourceFile, node: ast.Name) -> ast.expr | None:
+    """Return what a statement adds to a total, or to an item of it; None if it does something else with it."""
+    target: Any = node
+    while isinstance(source.parents.get(id(target)), ast.Subscript):
+        parent: Any = source.parents[id(target)]
+        if parent.value is not target:
+            return None
+        target = parent
+    match source.parents.get(id(target)):
+        case ast.AugAssign(op=ast.Add(), target=changed_target, value=value) if changed_target is target:
+            return value
+        case ast.Attribute(attr="append" | "extend" | "add_" | "update") as method:
+            call = source.parents.get(id(method))
+            is_statement = isinstance(source.parents.get(id(call)), ast.Expr)
+            return call.args[0] if is_statement and isinstance(call, ast.Call) and call.args else None
+        case _:
+            return None
+
+
+def _are_counts(source: SourceFile, loop: BatchLoop, total: _Total, added: list[ast.expr]) -> bool:
+    """Return True if a loop adds to a number or a list, or sums and numbers to a tensor, and no inner loop is one."""
+    inner = [each.node for each in batch_loops(source) if each.node is not loop.node and encloses(loop.node, each.node)]
+    if not added or any(encloses(each, value) for each in inner for value in added):
+        return False
+    words = {last_name(e.func) for value in added for e in nodes_in(value, ast.Call)}
+    compares = any(isinstance(e, ast.Compare | ast.Constant) for value in added for e in walk(value))
+    return total.start != "zeros" or compares or bool(words & _COUNTING)
+
+
+def _is_printed(source: SourceFile, node: ast.expr) -> bool:
+    """Return True if a value is only printed or logged."""
+    parent: Any = source.parents.get(id(node))
+    while isinstance(parent, ast.expr | ast.FormattedValue | ast.keyword | ast.JoinedStr):
+        if isinstance(parent, ast.Call) and last_name(parent.func) not in _OUTPUT:
+            return False
+        parent = source.parents.get(id(parent))
+    return isinstance(parent, ast.Expr)
+
+
+def _is_measured(source: SourceFile, node: ast.expr) -> bool:
+    """Return True if a value is returned, divided, or given to a function that computes a metric."""
+    parent: Any = source.parents.get(id(node))
+    while isinstance(parent, ast.expr | ast.FormattedValue | ast.keyword | ast.JoinedStr):
+        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div):
+            return True
+        if isinstance(parent, ast.Call) and _METRIC.search(last_name(parent.func)):
+            return True
+        parent = source.parents.get(id(parent))
+    return isinstance(parent, ast.Return)
 
 
 def _counted_after_loop(source: SourceFile) -> Iterator[Hit]:

@@ -22,6 +22,8 @@ When this is fine
     - The averages are reset once or twice on purpose, as in a warm restart.
     - Each task or client has its own data, or an inner loop trains copies of the model.
     - The loaded state is handed over to the new optimizer, or the optimizer is only built again if there is none.
+    - A function trains a copy of the model, or a part of it, or returns the optimizer that it has built.
+    - An argument is a template whose settings are read, and the state of which is neither saved nor scheduled.
     - You use SGD without momentum, which has no state, or LBFGS.
 
 How it is detected
@@ -38,8 +40,10 @@ How it is detected
     for an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the
     other one), if both are of one class. The linter reports a scheduler that a loop steps, whose optimizer nothing
     steps, while another optimizer of the same model steps in that loop; and an optimizer that is built after a state
-    was loaded into another one of the same model, which never steps. A program that resets the averages in every
-    epoch on purpose is reported too, so this is a warning.
+    was loaded into another one of the same model, which never steps. So is an optimizer that makes all updates while
+    the state of another one of the same class is saved, and one that a function builds and trains with, although it
+    gets one for the same model as an argument and uses at most its settings. A program that resets the averages in
+    every epoch on purpose is reported too, so this is a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -62,6 +66,7 @@ from trueloop.analysis.loop_invariance import (
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_batch_loop, is_over_range
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
+from trueloop.analysis.queries.passed_optimizers import passed_in_vain
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -444,7 +449,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from _scheduled_in_vain(source)
     yield from _replaced_in_loop(source)
     yield from _built_in_loop(source)
-    yield from _loaded_in_vain(source)
+    loaded = list(_loaded_in_vain(source))
+    yield from loaded
+    known = {id(each.node) for each in loaded}
+    for hit in (*_passed_in_vain(source), *_saved_in_vain(source)):
+        if id(hit.node) not in known:
+            known.add(id(hit.node))
+            yield hit
 
 
 def _built_in_loop(source: SourceFile) -> Iterator[Hit]:
@@ -564,6 +575,50 @@ def _loaded_in_vain(source: SourceFile) -> Iterator[Hit]:
                 ),
             )
             break
+
+
+def _passed_in_vain(source: SourceFile) -> Iterator[Hit]:
+    """Yield each optimizer that a function builds and trains with, although it gets one for the same model."""
+    for each in passed_in_vain(source):
+        kept = ((each.kept, "its state is used here"),) if each.kept is not None else ()
+        yield Hit(
+            message=f"`{each.name}` makes the updates, and the argument `{each.parameter.arg}` is not used: the "
+            "optimizer that the caller passes never steps, and has no state to save.",
+            node=each.new,
+            related=((each.parameter, "the argument"), (each.passed, "the caller's optimizer"), *kept),
+        )
+
+
+def _saved_in_vain(source: SourceFile) -> Iterator[Hit]:
+    """Yield each optimizer that makes all updates, while the program saves the state of another one of the model."""
+    steps = source.ops(OpKind.STEP)
+    for save in source.ops(OpKind.STATE_DICT) if steps else ():
+        old = save.subject
+        if not _never_steps(source, old, steps):
+            continue
+        run = source.ops_of_run(save)
+        earlier = [each for each in run if each.index < save.index]
+        for step in (each for each in earlier if each.kind is OpKind.STEP):
+            new = step.subject
+            is_same = new.kind is ValueKind.OPTIMIZER and new.covers(old) and old.covers(new) and _has_moments(new)
+            is_kept = any(
+                each.kind in (OpKind.STATE_DICT, OpKind.LOAD_STATE_DICT)
+                and each is not save
+                and (each.subject.may_alias(new) or (each.kind is OpKind.LOAD_STATE_DICT and each.subject is old))
+                for each in run
+            )
+            if is_same and not is_kept and isinstance(new.node, ast.Call) and new.name == old.name:
+                yield Hit(
+                    message=f"`{source.text.segment(save.node)}` is the state of an optimizer that never steps: this "
+                    "optimizer makes the updates, and its momentum or running averages are not saved.",
+                    node=new.node,
+                    related=(
+                        (old.node, "the optimizer that never steps"),
+                        (save.node, "its state is saved here"),
+                        (step.node, "the other optimizer steps"),
+                    ),
+                )
+                break
 
 
 def _is_inspected(source: SourceFile, load: Op) -> bool:
