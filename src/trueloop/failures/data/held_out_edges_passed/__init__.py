@@ -43,10 +43,10 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.mirrored_edges import mirrored
 from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.failures.data.held_out_edges_passed.mirrored_edges import mirrored
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _EDGES: Final = re.compile(r"edge|link|pair|interact|triple|(^|_)pos(_|$)|ratings?", re.IGNORECASE)

@@ -66,13 +66,13 @@ from trueloop.analysis.loop_invariance import (
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_batch_loop, is_over_range
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
-from trueloop.analysis.queries.passed_optimizers import passed_in_vain
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.recreated.passed_optimizers import passed_in_vain
 from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
     BackwardStarted,
