@@ -269,8 +269,95 @@ class Ema:
         for a, w in zip(self.average.parameters(), self.net.parameters()):  # <- EVL010
             a.data = self.decay * a.data + (1 - self.decay) * w.data
 """,
+    "the trained model first": """
+class Updater:
+    @staticmethod
+    def make(student):
+        teacher = copy.deepcopy(student)
+        return teacher.eval()
+
+    @torch.no_grad()
+    def update(self, student, teacher, tau=0.99):
+        for s, t in zip(student.parameters(), teacher.parameters()):  # <- EVL010
+            t.mul_(tau).add_(s, alpha=1 - tau)
+""",
+    "a function with other names": """
+@torch.no_grad()
+def blend(slow, fast, rate):
+    for p, q in zip(slow.parameters(), fast.parameters()):  # <- EVL010
+        p.data.copy_(rate * p.data + (1 - rate) * q.data)
+
+shadow = copy.deepcopy(model)
+shadow.eval()
+blend(shadow, model, 0.99)
+""",
+    "parameters by name": """
+mean_net = copy.deepcopy(model).eval()
+
+def follow(momentum):
+    for (name, new), (_, old) in zip(model.named_parameters(), mean_net.named_parameters()):  # <- EVL010
+        old.data.lerp_(new.data, 1 - momentum)
+""",
+    "a new model with the same weights": """
+teacher = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+teacher.load_state_dict(model.state_dict())
+teacher.eval()
+
+def follow(decay=0.99):
+    with torch.no_grad():
+        for average, weight in zip(list(teacher.parameters()), list(model.parameters())):  # <- EVL010
+            average.mul_(decay).add_(weight, alpha=1 - decay)
+""",
+    "all parameters in one call": """
+ema = copy.deepcopy(model).eval()
+
+@torch.no_grad()
+def follow(decay=0.99):
+    torch._foreach_lerp_(list(ema.parameters()), list(model.parameters()), 1 - decay)  # <- EVL010
+""",
 }
 LINT_CORRECT = {
+    "a teacher that is called in both modes": """
+ema = copy.deepcopy(model)
+
+def score(x):
+    ema.eval()
+    return ema(x)
+
+def follow(x, decay=0.99):
+    ema.train()
+    with torch.no_grad():
+        ema(x)
+        for average, weight in zip(ema.parameters(), model.parameters()):
+            average.mul_(decay).add_(weight, alpha=1 - decay)
+""",
+    "a model that is loaded again in every epoch": """
+teacher = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+teacher.eval()
+for epoch in range(3):
+    teacher.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for average, weight in zip(teacher.parameters(), model.parameters()):
+            average.mul_(0.9).add_(weight, alpha=0.1)
+""",
+    "the first model is the copy of another": """
+frozen = copy.deepcopy(model).eval()
+other = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+
+def follow():
+    with torch.no_grad():
+        for a, b in zip(other.parameters(), model.parameters()):
+            a.mul_(0.9).add_(b, alpha=0.1)
+""",
+    "the distance to the start": """
+start = copy.deepcopy(model).eval()
+
+def penalty():
+    total = 0
+    for old, new in zip(start.parameters(), model.parameters()):
+        total = total + 0.1 * (new - old).pow(2).sum()
+    return total
+""",
     "buffers, too": LINT_FAULTY["a loop"].replace("  # <- EVL010", "")
     + """
         for average, buffer in zip(ema.buffers(), model.buffers()):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import SIGMOID
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import loops_around, origins, unpacked_call
 from trueloop.analysis.queries.shuffled_loaders import Calls, loaders_of, traced, values_of
@@ -94,6 +95,10 @@ class Shapes:
                 found = joined(self.of(left, calls, depth), self.of(right, calls, depth))
             case ast.Subscript():
                 found = self._of_item(node, calls, depth)
+            case ast.Call(func=ast.Attribute(value=owner, attr="log_prob"), args=[actions]) if self._is_of_actions(
+                owner, actions, calls, depth
+            ):
+                found = ROW
             case ast.Call():
                 found = self._of_call(node, calls, depth)
             case ast.Name() | ast.Attribute():
@@ -126,10 +131,25 @@ class Shapes:
             return self._of_part(call, node.id, calls, depth)
         if not isinstance(node, ast.Name):
             return None
+        items = self._items_of_tuple(node)
+        if items:
+            return _common([self.of(each, (), depth - 1) for each in items])
         passed = self._passed_to_lambda(node)
         return (
             _common([self.of(each, (), depth - 1) for each in passed]) if passed else self._of_batch(node, calls, depth)
         )
+
+    def _items_of_tuple(self, node: ast.Name) -> list[ast.expr]:
+        """Return what ``advantages`` gets in ``states, advantages = batch``, where a variable holds a tuple."""
+        found: list[ast.expr] = []
+        for statement in nodes_in(function_of(self.source, node), ast.Assign):
+            for target in statement.targets:
+                names = [getattr(each, "id", "") for each in target.elts] if isinstance(target, ast.Tuple) else []
+                if node.id not in names or not isinstance(statement.value, ast.Name) or found:
+                    continue
+                tuples = [each for each in origins(self.source, statement.value) if isinstance(each, ast.Tuple)]
+                found += [each.elts[names.index(node.id)] for each in tuples if len(each.elts) == len(names)]
+        return found
 
     def _is_data(self, node: ast.expr) -> bool:
         """Return True for what ``load_diabetes()`` returns."""
@@ -332,7 +352,7 @@ class Shapes:
             return self.of(arguments[1], calls, depth)
         if name in ("tensor", "array") and isinstance(operands[0], ast.ListComp):
             return ROW if isinstance(operands[0].elt, ast.Constant | ast.Subscript) else None
-        if name in ("tensor", "array", *ELEMENTWISE):
+        if name in ("tensor", "array", "zeros_like", "ones_like", "empty_like", *ELEMENTWISE):
             others = [self.of(each, calls, depth) for each in operands[1:]] if name in _WITH_TWO else []
             return joined(own, *others) if others else own
         if name in ("view", "reshape", "flatten", "ravel", "squeeze", "unsqueeze", "t"):
@@ -341,6 +361,27 @@ class Shapes:
             keeps = any(e.arg in ("keepdim", "keepdims") and getattr(e.value, "value", 0) for e in node.keywords)
             return _reduced(name, own, numbers, keeps=keeps or any(getattr(e, "value", 0) is True for e in arguments))
         return None
+
+    def _is_of_actions(self, owner: ast.expr, actions: ast.expr, calls: Calls, depth: int) -> bool:
+        """Return True for a ``Categorical`` and a batch of actions, whose log-probabilities have the shape (B,)."""
+        made = [each for each, _ in values_of(self.source, owner, calls)] or [owner]
+        is_categorical = all(isinstance(each, ast.Call) and last_name(each.func) == "Categorical" for each in made)
+        if not is_categorical or self.of(actions, calls, depth - 1) not in (None, ROW):
+            return False
+        return _is_batch_of_actions(origins(self.source, actions))
+
+
+def _is_batch_of_actions(values: Iterator[ast.expr]) -> bool:
+    """Return False for one action, such as a sample of an episode, and for actions with a second dimension."""
+    for each in values:
+        match each:
+            case ast.Call(func=func) if last_name(func) in ("sample", "unsqueeze", "view", "reshape", "argmax"):
+                return False
+            case ast.Call(args=[ast.List(elts=[_])]) | ast.Subscript(slice=ast.Tuple()):
+                return False
+            case _:
+                pass
+    return True
 
 
 _WITH_TWO: Final = frozenset(

@@ -26,8 +26,9 @@ How it is detected
     In a run, the sanitizer reports a model that is called in eval mode if its weights have changed between two calls,
     it gets no gradients, and every BatchNorm layer has mean 0, variance 1 and no batch counted. An average that is
     called only once, at the end, is reported if it was seen to follow the trained weights during the training. The
-    linter reports a loop over the parameters of a copy in eval mode that averages them, if the program has BatchNorm
-    layers and nowhere copies buffers or statistics.
+    linter reports a loop over the parameters of a copy in eval mode that averages them, in either order and also in a
+    function or class that gets the copy, if the program has BatchNorm layers and nowhere copies buffers or statistics.
+    A copy is a ``deepcopy``, or a new model that loads the ``state_dict()`` of the trained one once.
 
 References
     CuriousAI/mean-teacher#9, "batchnorm of EMA model may be using the default 0-mean and 1-var",
@@ -44,6 +45,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
@@ -149,43 +151,86 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if "BatchNorm" not in text or _STATISTICS.search(text):
         return
     copies = _copies_in_eval_mode(source)
+    for node, ema, model in _averaged_pairs(source):
+        names = [last_name(each) for each in origins(source, ema)] if copies else []
+        built = next((copies[each] for each in names if each in copies), None)
+        if built is not None:
+            name, other = source.text.segment(ema), source.text.segment(model)
+            yield Hit(
+                message=f"The loop averages the parameters of `{name}`, but not its buffers: in eval mode its "
+                f"BatchNorm layers keep the statistics that `{other}` had when it was copied.",
+                node=node,
+                related=((built, "copied here"),),
+            )
+
+
+def _averaged_pairs(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
+    """Yield each loop or call that averages the parameters of a model with those of another: node, average, model."""
     for loop in source.nodes_of(ast.For):
         match loop:
             case ast.For(
-                target=ast.Tuple(elts=[ast.Name(id=average), ast.Name(id=weight)]),
-                iter=ast.Call(
-                    func=ast.Name(id="zip"),
-                    args=[
-                        ast.Call(func=ast.Attribute(value=ema, attr="parameters")),
-                        ast.Call(func=ast.Attribute(value=model, attr="parameters")),
-                    ],
-                ),
-            ) if last_name(ema) in copies and _averages(loop, average, weight):
-                name, other = source.text.segment(ema), source.text.segment(model)
-                yield Hit(
-                    message=f"The loop averages the parameters of `{name}`, but not its buffers: in eval mode its "
-                    f"BatchNorm layers keep the statistics that `{other}` had when it was copied.",
-                    node=loop,
-                    related=((copies[last_name(ema)], "copied here"),),
-                )
+                target=ast.Tuple(elts=[first, second]), iter=ast.Call(func=ast.Name(id="zip"), args=[one, other])
+            ):
+                sides = [(_variable(first), _owner(one)), (_variable(second), _owner(other))]
+                for (average, ema), (weight, model) in (sides, sides[::-1]):
+                    if ema is not None and model is not None and _averages(loop, average, weight):
+                        yield loop, ema, model
             case _:
                 pass
+    for call in source.all_calls:
+        if last_name(call.func) != "_foreach_lerp_" or len(call.args) < 2:
+            continue
+        ema, model = _owner(call.args[0]), _owner(call.args[1])
+        if ema is not None and model is not None:
+            yield call, ema, model
+
+
+def _variable(target: ast.expr) -> str:
+    """Return the variable of a parameter: the last one of ``(name, parameter)``."""
+    return last_name(target.elts[-1] if isinstance(target, ast.Tuple) and target.elts else target)
+
+
+def _owner(node: ast.expr) -> ast.expr | None:
+    """Return the model of ``model.parameters()``, also in a list or with names."""
+    match node:
+        case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner]):
+            return _owner(inner)
+        case ast.Call(func=ast.Attribute(value=owner, attr="parameters" | "named_parameters")):
+            return owner
+        case _:
+            return None
 
 
 def _copies_in_eval_mode(source: SourceFile) -> dict[str, ast.AST]:
-    """Return the names of deep copies of models that are set to eval mode."""
-    switched = {
+    """Return the names of copies of models that are set to eval mode, and never to train mode."""
+    switched, trained = (
+        {
+            last_name(call.func.value)
+            for call in source.all_calls
+            if isinstance(call.func, ast.Attribute) and call.func.attr == mode and not call.args
+        }
+        for mode in ("eval", "train")
+    )
+    loaded = {
         last_name(call.func.value)
         for call in source.all_calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "eval"
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict" and _copies_once(source, call)
     }
     found: dict[str, ast.AST] = {}
     for each in source.nodes_of(ast.Assign):
         methods = {last_name(call.func) for call in nodes_in(each.value, ast.Call)}
         for target in each.targets:
-            if "deepcopy" in methods and ("eval" in methods or last_name(target) in switched):
-                found[last_name(target)] = each
+            name = last_name(target)
+            is_copy = "deepcopy" in methods or (name in loaded and isinstance(each.value, ast.Call))
+            if is_copy and name not in trained and ("eval" in methods or name in switched):
+                found[name] = each
     return found
+
+
+def _copies_once(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for ``teacher.load_state_dict(student.state_dict())`` outside of loops."""
+    is_of_model = any(last_name(getattr(each, "func", None)) == "state_dict" for each in call.args)
+    return is_of_model and not any(isinstance(e, ast.For | ast.While) for e in enclosing_nodes(source, call))
 
 
 def _averages(loop: ast.For, average: str, weight: str) -> bool:
@@ -197,7 +242,7 @@ def _averages(loop: ast.For, average: str, weight: str) -> bool:
     return names.count(average) > 1 and names.count(weight) > 1 and numbers and bool(changes or assigned)
 
 
-RULE = Rule(required_words=("deepcopy", ".parameters()", "zip(", ".eval()"), find=find)
+RULE = Rule(required_words=("deepcopy|.load_state_dict(", "parameters()", "zip(|_foreach_lerp_", ".eval()"), find=find)
 
 BAD = """
 import copy

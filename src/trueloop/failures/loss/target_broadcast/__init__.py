@@ -18,6 +18,7 @@ When this is fine
     - You compare all pairs on purpose, as in quantile regression or contrastive losses, and add a dimension for it.
     - You call ``expand`` on one of the two, or compare one prediction (1,) with all targets (B,).
     - Predictions and targets both have one column.
+    - The update is for one action that was just sampled, so nothing is broadcast.
 
 How it is detected
     In a run, the sanitizer reports a loss over the shapes (B, 1) and (B,), in either order, if a model was just called
@@ -29,7 +30,8 @@ How it is detected
     The linter finds the shapes in the source: of the output of the last ``Linear``, and of targets from NumPy's random
     numbers, data sets of scikit-learn, tables of pandas, a ``TensorDataset`` or a data set of the program, through
     functions, generators, iterable classes, ``next``, lambdas, indices and operations. In a loss that is written by
-    hand it reports a difference or product of both shapes whose mean, sum or norm is taken.
+    hand it reports a difference or product of both shapes whose mean, sum or norm is taken, such as the ratio of PPO,
+    from ``Categorical.log_prob`` of a batch of actions (B,), times advantages (B, 1) from the values of a critic.
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html

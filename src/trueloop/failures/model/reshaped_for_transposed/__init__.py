@@ -30,7 +30,8 @@ How it is detected
     another one, so that (B, T, H * D) becomes (B, H, T, D). Each cross-entropy is checked for logits (N, C, H, W)
     that a view cut into rows of C. Dimensions of equal size cannot be distinguished. If samples are mixed by it,
     MDL015 says so. The linter reports a call whose arguments are sizes of the same tensor, named or read from its
-    shape in the same function, if they come in another order, or with a new size between them. It also reports a
+    shape in the same function, if they come in another order, or with a new size between them. So it does for
+    ``view(frames, batch, ...)`` of a tensor whose first dimension was merged from (batch, frames). It also reports a
     view to one row per sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the
     shape (layers * directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape
     (time, batch, hidden); a view to (..., 3, height, width) in a file that reads images with PIL or OpenCV and never
@@ -52,6 +53,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.model.reshaped_for_transposed.channels_last import find_channels_last
 from trueloop.failures.model.reshaped_for_transposed.flattened_channels import find_flattened_channels
+from trueloop.failures.model.reshaped_for_transposed.merged_sizes import find_merged_sizes
 from trueloop.failures.model.reshaped_for_transposed.recurrent_views import find_recurrent_views
 from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import find_swapped_sizes
 from trueloop.tracing.events import BackwardLosses, InformationFlowProbed, ModelCalled, Ref
@@ -118,7 +120,9 @@ class Detector(BaseDetector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``view`` or ``reshape`` that should exchange dimensions."""
-    yield from find_swapped_sizes(source)
+    swapped = list(find_swapped_sizes(source))
+    yield from swapped
+    yield from find_merged_sizes(source, {id(each.node) for each in swapped})
     yield from find_recurrent_views(source)
     yield from find_channels_last(source)
     yield from find_flattened_channels(source)

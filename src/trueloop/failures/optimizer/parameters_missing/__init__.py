@@ -27,6 +27,7 @@ When this is fine
     - You update the parameters by hand, or with an optimizer that has not made a step yet.
     - The parameters belong to a separate model, such as a discriminator, a perceptual loss or a teacher.
     - Data that require gradients without need, or for derivatives by ``autograd.grad``.
+    - A group is passed only under a condition, added later by ``add_param_group``, or returned to the caller.
     - You need the gradients for something else, such as a plot of their norms, and do not train the parameters.
 
 How it is detected
@@ -72,6 +73,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.parameters_missing.groups_left_out import groups_left_out
 from trueloop.failures.optimizer.parameters_missing.heads_left_out import heads_left_out
 from trueloop.failures.optimizer.parameters_missing.leaf_tensors import leaves_left_out
 from trueloop.failures.optimizer.parameters_missing.names_left_out import names_left_out
@@ -284,12 +286,25 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=leaf.created,
             related=((leaf.step, "this step updates other parameters only"),),
         )
+    yield from _groups(source)
+
+
+def _groups(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loop over names, and each group built by hand, whose parameters reach no optimizer."""
     for found in names_left_out(source):
         yield Hit(
             message=f"The groups leave out {first_few([f'`{name}`' for name in found.names])}: no condition takes "
             "these names, so the optimizer never updates them.",
             node=found.loop,
             severity=Severity.WARNING,
+        )
+    for group in groups_left_out(source):
+        yield Hit(
+            message=f"`{group.name}` holds parameters for a group of their own, but no optimizer gets it, while other "
+            "groups are passed: these parameters never change.",
+            node=group.built,
+            severity=Severity.WARNING,
+            related=((group.receiver, "gets the other groups"),),
         )
 
 
