@@ -106,6 +106,18 @@ data_transforms = {
 }
 
 CORRECT = {
+    "one of several datasets without Normalize": """
+import torchvision.transforms as T
+from torchvision import datasets
+if name == "cifar":
+    transform = T.Compose([T.ToTensor(), T.Normalize((0.5,), (0.5,))])
+    train_set = datasets.CIFAR10(root, train=True, transform=transform)
+    test_set = datasets.CIFAR10(root, train=False, transform=transform)
+else:
+    transform = T.Compose([T.Resize(32), T.ToTensor()])
+    train_set = datasets.STL10(root, split="train", transform=transform)
+    test_set = datasets.STL10(root, split="test", transform=transform)
+""",
     "scaled before it gets another name": SPLIT
     + """
 scaler = StandardScaler().fit(x_train)

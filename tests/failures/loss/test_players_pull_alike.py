@@ -162,7 +162,30 @@ class TD3:
         actor_loss.backward()
 """,
 }
+TRAINER = """
+class {name}:
+    def __init__(self):
+        self.D, self.G = Critic(), Generator()
+        self.d_opt, self.g_opt = RMSprop(self.D.parameters()), RMSprop(self.G.parameters())
+    def train(self, loader):
+        one = torch.tensor(1.0)
+        mone = one * -1
+        for real in loader:
+            d_real = self.D(real).mean()
+            d_real.backward({real})
+            fake = self.G(torch.randn(len(real), 16))
+            d_fake = self.D(fake.detach()).mean()
+            d_fake.backward({fake})
+            self.d_opt.step()
+            g_loss = self.D(self.G(torch.randn(len(real), 16)))
+            g_loss = g_loss.mean()
+            g_loss.backward({own})
+            self.g_opt.step()
+"""
 CORRECT = {
+    "two trainers with opposite signs": "import torch\n"
+    + TRAINER.format(name="Clipped", real="one", fake="mone", own="one")
+    + TRAINER.format(name="Penalised", real="mone", fake="one", own="mone"),
     "binary cross-entropy": BCE.format(generator="criterion(D(fake), ones)"),
     "softplus": GAN.format(
         critic="softplus(-D(real)).mean() + softplus(D(fake.detach())).mean()",

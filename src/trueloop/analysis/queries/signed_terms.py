@@ -66,9 +66,11 @@ def minimised_terms(source: SourceFile) -> tuple[tuple[Term, ...], ...]:
     unclear = [_first_terms(source, each) for each in _roots(source, weighted=True)]
     seen = {id(term.node) for terms in (*found, *unclear) for term in terms}
     for each in _called_loss(source):
-        if id(each) not in seen:
-            found.append(_first_terms(source, each))
-            seen |= {id(term.node) for term in found[-1]}
+        terms = _first_terms(source, each) if id(each) not in seen else ()
+        nodes = {id(term.node) for term in terms}
+        if terms and seen.isdisjoint(nodes):
+            found.append(terms)
+            seen |= nodes
     return tuple(found)
 
 

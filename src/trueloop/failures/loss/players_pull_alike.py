@@ -42,6 +42,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
+from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
 from trueloop.analysis.queries.signed_terms import Term, jointly_minimised_terms, may_ascend, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -146,6 +147,8 @@ def _judged(
     source: SourceFile, own: list[_Score], fake: _Score, makers: frozenset[str]
 ) -> Iterator[tuple[Hit, ast.Call]]:
     is_detached = any(".detach()" in ast.unparse(each.call) for each in own)
+    if not all(_may_be_one_network(source, each.call, fake.call) for each in own):
+        return
     if is_detached or any(each.term.sign != fake.term.sign or not _is_made_by(source, each, makers) for each in own):
         return
     score = own[0]
@@ -157,6 +160,14 @@ def _judged(
     )
     related = ((fake.call, f"the critic {verb}s the score of generated samples here"),)
     yield Hit(message=message, node=score.call, related=related), score.call
+
+
+def _may_be_one_network(source: SourceFile, first: ast.Call, second: ast.Call) -> bool:
+    """Return False for ``self.D`` in the methods of two classes, such as two trainers."""
+    if not all(ast.unparse(each.func).startswith("self.") for each in (first, second)):
+        return True
+    owners = [enclosing_definition(source, each, ast.ClassDef) for each in (first, second)]
+    return owners[0] is owners[1]
 
 
 def _makers(source: SourceFile, score: _Score) -> frozenset[str]:

@@ -16,6 +16,8 @@ _TENSORS: Final = frozenset(("ToTensor", "PILToTensor", "ToImage", "ToTensorV2",
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each held-out transform without the ``Normalize`` that the training transform has."""
     parts = list(_parts(source))
+    if any(not is_other and not _normalize(source, transform) for is_other, transform in parts):
+        return  # one of several datasets
     for held_out, other in parts:
         if held_out or not (normalize := _normalize(source, other)):
             continue
