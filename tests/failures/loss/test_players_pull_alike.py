@@ -171,12 +171,14 @@ class {name}:
         one = torch.tensor(1.0)
         mone = one * -1
         for real in loader:
+            self.d_opt.zero_grad()
             d_real = self.D(real).mean()
             d_real.backward({real})
             fake = self.G(torch.randn(len(real), 16))
             d_fake = self.D(fake.detach()).mean()
             d_fake.backward({fake})
             self.d_opt.step()
+            self.g_opt.zero_grad()
             g_loss = self.D(self.G(torch.randn(len(real), 16)))
             g_loss = g_loss.mean()
             g_loss.backward({own})
