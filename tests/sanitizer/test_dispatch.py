@@ -143,6 +143,29 @@ def test_a_detector_that_raises_on_activation_is_disabled():
     assert judge.verdicts()[0].verdict is Verdict.FIRED
 
 
+def test_a_detector_receives_no_more_events_of_the_types_that_it_ignores():
+    seen: list[Event] = []
+
+    class Detector(failures.BaseDetector):
+        def on_tracing_gap(self, event: TracingGap) -> None:
+            seen.append(event)
+            self.ignore(TracingGap)
+
+        def on_mode_set(self, event: ModeSet) -> Evidence:
+            seen.append(event)
+            return at(event.update)
+
+    watched, others = failure(lambda event: None), list[Event]()
+    watched = watched._replace(failure=replace(watched.failure, detector=Detector))
+    judge = DetectorDispatcher([watched, failure(others.append, code="GRD902")])
+    events = [gap(1), gap(2), mode(3), gap(4), mode(5)]
+    for event in events:
+        judge.dispatch(event)
+    assert seen == [events[0], events[2], events[4]]
+    assert others == [events[0], events[1], events[3]]
+    assert judge.verdicts()[0].verdict is Verdict.FIRED
+
+
 @pytest.mark.parametrize(
     ("watched", "verdict"),
     [

@@ -181,6 +181,32 @@ def test_no_replacement_has_a_real_file_name():
             assert not os.path.exists(getattr(owner, name).__code__.co_filename)
 
 
+def test_a_method_makes_one_replacement_of_each_original():
+    class Owner:
+        def call(self) -> str:
+            return "call"
+
+    class Hook:
+        made = 0
+
+        def replacement(self, original: Callable[..., str]) -> Callable[..., str]:
+            self.made += 1
+            return lambda owner: f"replaced {original(owner)}"
+
+    hook, patches, original, found = Hook(), Patches(), Owner.call, list[Any]()
+    for _ in range(3):
+        patches.replace(Owner, "call", hook.replacement)
+        found.append(Owner.call)
+        assert Owner().call() == "replaced call"
+        patches.restore()
+        assert Owner.call is original
+    assert (hook.made, len(set(found))) == (1, 1)
+    Owner.call = lambda self: "other"  # the program replaces it itself
+    patches.replace(Owner, "call", hook.replacement)
+    assert (Owner().call(), hook.made) == ("replaced other", 2)
+    patches.restore()
+
+
 def test_restoring_continues_after_an_interrupt():
     class Owner:
         first = second = third = staticmethod(len)

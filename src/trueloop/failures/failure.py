@@ -32,6 +32,9 @@ class BaseDetector:
     activated_by: ClassVar[tuple[type[Event], ...]] = ()
     """Event types that activate the detector: it receives no event before the first event of these types. () = active
     from the start."""
+    ignore: Callable[..., None] = staticmethod(lambda *events: None)
+    """Called by the detector with types of events of which no further one can change anything, so that it does not
+    receive them; the dispatcher of a run sets it."""
 
     def inconclusive(self) -> str:
         """Return the reason why the events so far do not allow the verdict "passed"; "" if they allow it."""

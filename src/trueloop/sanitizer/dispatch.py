@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -109,7 +110,9 @@ class DetectorDispatcher:
                 setattr(detector, name, self.tracker(kind))
         for kind in used:
             self.tracker(kind)
-        return RunningDetector(watched, detector, frozenset(direct), frozenset(facts), frozenset(used))
+        running = RunningDetector(watched, detector, frozenset(direct), frozenset(facts), frozenset(used))
+        detector.ignore = partial(self._unsubscribe, running)
+        return running
 
     def tracker(self, kind: type[TrackerType]) -> TrackerType:
         """Return the run's instance of a tracker; creates it if no detector uses it."""
@@ -125,8 +128,10 @@ class DetectorDispatcher:
             own = (getattr(running.detector, method), running)
             self._table[event_type] = (self._receivers(event_type)[0], [*self._receivers(event_type)[1], own])
 
-    def _unsubscribe(self, running: RunningDetector) -> None:
-        for event_type, (tracking, detecting) in self._table.items():  # new lists: `dispatch` may iterate over the old
+    def _unsubscribe(self, running: RunningDetector, *events: type[Event]) -> None:
+        """Stop delivering events of the given types to a detector; () = of all types."""
+        for event_type in events or tuple(self._table):
+            tracking, detecting = self._receivers(event_type)  # new lists: `dispatch` may iterate over the old
             self._table[event_type] = tracking, [each for each in detecting if each[1] is not running]
 
     def _activator(self, running: RunningDetector) -> Handler:

@@ -224,6 +224,8 @@ class ModelCalled(Event):
     """LIVE: the first tensor among the arguments; None if there is none."""
     input_digests: Any = None
     """Used by `row_digests`."""
+    input_values: tuple[float, ...] | None = None
+    """Used by `first_inputs`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -684,6 +686,8 @@ class StepStarted(Event):
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_optimizer", "live_parameters")
     optimizer: Ref
+    parameters: Refs
+    """All parameters of the optimizer."""
     frozen: Refs
     """Parameters of the optimizer with requires_grad off."""
     live_optimizer: Any

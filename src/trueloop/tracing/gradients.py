@@ -44,10 +44,10 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
         if len(local) < len(gradients) or not all(plain.is_cpu and not plain.is_complex() for plain in local):
             return None
     try:
-        norms = list(map(torch.linalg.vector_norm, local))  # like _foreach_norm, with less overhead for few tensors
+        norms = torch.stack([torch.linalg.vector_norm(each) for each in local])  # quicker than _foreach_norm for few
     except (NotImplementedError, RuntimeError):  # some gradient is sparse, or on another device
         return None
-    return [norm.item() for norm in norms] if all(norm.is_cpu for norm in norms) else None
+    return norms.tolist() if norms.is_cpu else None
 
 
 def local_shard(gradient: Tensor | None) -> Tensor | None:

@@ -29,6 +29,8 @@ class LoaderPass:
     """Number of batches returned."""
     length: int | None = None
     """Number of batches in the pass, for PyTorch's own samplers."""
+    drawn: tuple[int, int] = (0, 0)
+    """Number of indices and of batches whose indices were recorded so far, until they are enough."""
     first_batch_s: float = 0.0
     """Time at which the first batch was returned, by ``perf_counter``."""
     wait_s: float = 0.0

@@ -166,6 +166,9 @@ class Registry:
 
     def parameter_ref(self, tensor: Tensor) -> Ref:
         """Return the ref of a parameter, named "Parameter 10x4" if it has no name yet."""
+        known = self._refs.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
         return self.ref(tensor, f"{type(tensor).__name__} {'x'.join(map(str, tensor.shape)) or 'scalar'}")
 
     def _numbered(self, kind: str) -> str:

@@ -57,7 +57,7 @@ class UnitStates:
                 units = self._layers.setdefault(parameter, _Units(node.operation))
             if node.operation == "Relu":
                 silent = (values == 0).all(0)
-                share = silent.double().mean().item()
+                share = silent.count_nonzero().tolist() / max(1, silent.numel())
                 if units is not None:
                     units.silent.append(_by_channel(silent, first=is_convolution))
             else:

@@ -38,8 +38,19 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import ModelCalled, Ref, StateLoaded, StepStarted, StepTaken, TracingGap, WatchEnded
+from trueloop.tracing.events import (
+    NO_REFS,
+    ModelCalled,
+    Ref,
+    Refs,
+    StateLoaded,
+    StepStarted,
+    StepTaken,
+    TracingGap,
+    WatchEnded,
+)
 from trueloop.tracing.parameter_snapshot import first_values
+from trueloop.tracing.step_counts import StepCounts
 
 MIN_UPDATES: Final = 10
 MIN_VALUES: Final = 12  # compared values: biases that begin at zero prove nothing
@@ -60,7 +71,9 @@ class Detector(BaseDetector):
     def __init__(self) -> None:
         self._initial: weakref.WeakKeyDictionary[Ref, tuple[float, ...]] = weakref.WeakKeyDictionary()
         """Trained parameter -> its first values before its first update."""
-        self._updates: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._updates = StepCounts()
+        self._known: Refs = NO_REFS
+        """Parameters of the latest step."""
         self._copies: weakref.WeakKeyDictionary[Ref, _Restored] = weakref.WeakKeyDictionary()
         """Models that were first called after the latest update, with the initial weights of the trained model."""
         self._used_before: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -72,16 +85,19 @@ class Detector(BaseDetector):
 
     def on_step_started(self, event: StepStarted) -> None:
         """Remember the first values of parameters before their first update."""
+        if event.parameters is self._known:
+            return
+        self._known = event.parameters
         for ref, parameter in event.live_parameters.items():
             if ref not in self._initial:
                 self._initial[ref] = first_values(parameter)
 
     def on_step_taken(self, event: StepTaken) -> None:
         """Count the update, and discard what was not the end of the training."""
-        for ref in event.parameters:
-            self._updates[ref] = self._updates.get(ref, 0) + 1
-        self._loaded.clear()
-        self._copies.clear()
+        self._updates.add(event.parameters)
+        for restored in (self._loaded, self._copies):
+            if len(restored):
+                restored.clear()
         if self._checked:
             self._used_before |= self._checked
             self._checked.clear()
@@ -92,7 +108,8 @@ class Detector(BaseDetector):
         if event.what != "model" or not event.live_parameters:
             return
         trained = {ref: each for ref, each in event.live_parameters.items() if ref in self._initial}
-        updates = max((self._updates.get(ref, 0) for ref in trained), default=0)
+        counts = self._updates.counts()
+        updates = max((counts.get(ref, 0) for ref in trained), default=0)
         if updates >= MIN_UPDATES and self._equals_initial(trained):
             self._resets[event.target] = self._resets.get(event.target, 0) + 1
             self._loaded[event.target] = _Restored(event.target.name, event.location, updates, loaded=True)
@@ -100,16 +117,17 @@ class Detector(BaseDetector):
     def on_model_called(self, event: ModelCalled) -> None:
         """Compare the weights of a model that is new after the latest update with the initial ones."""
         model = event.model
-        if model in self._checked:
+        if model in self._used_before or model in self._checked:
             return
         self._checked.add(model)
-        updates = max(self._updates.values(), default=0)
-        if updates < MIN_UPDATES or event.has_graph or model in self._used_before or not event.parameters:
+        if event.has_graph or not event.parameters:
             return
-        if any(ref in self._updates for ref in event.parameters):
+        counts = self._updates.counts()
+        updates = max(counts.values(), default=0)
+        if updates < MIN_UPDATES or any(ref in counts for ref in event.parameters):
             return
         values = [first_values(each) for each in event.live_module.parameters()]
-        initial = sorted(self._initial[ref] for ref in self._updates if ref in self._initial)
+        initial = sorted(self._initial[ref] for ref in counts if ref in self._initial)
         if _is_proof(values) and sorted(values) == initial:
             self._copies[model] = _Restored(model.name, event.location, updates, loaded=False)
 

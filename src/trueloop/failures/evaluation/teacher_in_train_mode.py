@@ -41,7 +41,7 @@ from typing import Any, Final
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.events import BackwardStarted, LossRecord, ModelCalled, Ref, Refs, StepTaken
-from trueloop.tracing.parameter_snapshot import first_values
+from trueloop.tracing.parameter_snapshot import first_inputs, first_values
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
 MIN_UPDATES: Final = 10
@@ -95,7 +95,7 @@ class Detector(BaseDetector):
         """Record the inputs of a call, and the output of a model with active dropout."""
         if event.recomputed or event.model in self._reported:
             return
-        inputs = (tuple(event.inputs.shape), first_values(event.inputs)) if event.inputs is not None else None
+        inputs = (event.inputs.shape, first_inputs(event)) if event.inputs is not None else None
         if event.has_graph and inputs is not None:
             self._inputs.append((event.model, inputs))
         output = _tensor(event.output) if event.dropout_active else None

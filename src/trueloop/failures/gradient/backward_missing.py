@@ -71,6 +71,7 @@ class Detector(BaseDetector):
     def on_model_called(self, event: ModelCalled) -> None:
         """Record the call of the model."""
         if event.backward_count or self._ruled_out:  # the usual case
+            self.ignore(ModelCalled)
             return
         if event.has_graph:
             self._called = event.parameters | self._called
@@ -80,6 +81,7 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at a step, or when the run ends."""
         if event.backward_count or self._ruled_out:  # the usual case
+            self.ignore(StepTaken)
             return None
         return self._count_step(event)
 

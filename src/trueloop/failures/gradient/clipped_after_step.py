@@ -50,6 +50,7 @@ MIN_TIMES_NOTHING = 8  # a first call may come before the first gradients
 class Detector(BaseDetector):
     """Counts, for each line that clips, how often it clips used gradients."""
 
+    activated_by = (GradientsClipped,)
     gradients: GradientLedger
 
     def __init__(self) -> None:

@@ -84,6 +84,8 @@ class _Clip:
 class Detector(BaseDetector):
     """Counts, for each line that clips, the windows in which it clipped partial sums."""
 
+    activated_by = (GradientsClipped,)
+
     def __init__(self) -> None:
         self._clips: dict[CodePosition | None, _Clip] = {}
         self._windows: Counter[CodePosition | None] = Counter()

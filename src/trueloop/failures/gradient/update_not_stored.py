@@ -78,6 +78,7 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> None:
         """Record that something is updated."""
         self._updated = True
+        self.ignore(ModelCalled, BackwardEnded, StepTaken)
 
     def on_step_skipped(self, event: StepSkipped) -> None:
         """Record that a GradScaler leaves out the update."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 ALIKE = 1e-3  # standard deviation of class scores, or of answers over that of the targets
 MIN_SAMPLES = 4
 MAX_SAMPLES = 64  # of a batch that are compared, evenly chosen
+MAX_COLUMNS = 512  # of the answers that are compared first
 BATCHES = 4  # latest batches that must agree
 MIN_SHARE = 0.95  # of a layer's units that are dead or saturated
 VANISHED = 1e-6  # gradient of the first weight over that of the last weight
@@ -113,8 +114,7 @@ class Detector(BaseDetector):
 
 
 def _varies(targets: Tensor) -> bool:
-    values = _rows(targets)
-    return bool((values[1:] != values[:1]).any())
+    return bool((targets[1:] != targets[:1]).any())
 
 
 def _rows(batch: Tensor) -> Tensor:
@@ -124,9 +124,14 @@ def _rows(batch: Tensor) -> Tensor:
 def _deviation(loss: MeasuredLoss) -> float | None:
     """Return the mean standard deviation of the answers over a batch if they are alike; None if they differ."""
     every = -(-len(loss.answers) // MAX_SAMPLES)
+    is_scores, columns = loss.kind.startswith(("nll", "bce")), loss.answers[0].numel()
+    if is_scores and columns > MAX_COLUMNS:
+        part = _rows(loss.answers[::every, : -(-MAX_COLUMNS * loss.answers.shape[1] // columns)])
+        if _spread(part) * part.shape[1] > ALIKE * columns:  # the mean of all columns is even larger than this share
+            return None
     answers = _rows(loss.answers[::every])
     deviation = _spread(answers)
-    if loss.kind.startswith(("nll", "bce")):
+    if is_scores:
         return deviation if deviation <= ALIKE else None
     spread = _spread(_rows(loss.targets[::every]))
     size = max(answers.square().mean().sqrt().item(), ALIKE * spread)

@@ -31,13 +31,13 @@ References
     torch.manual_seed, https://docs.pytorch.org/docs/stable/generated/torch.manual_seed.html
 """
 
-import weakref
 from typing import Any, Final
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
-from trueloop.tracing.events import ModelCalled, Ref, Refs, StateLoaded, StepTaken
-from trueloop.tracing.parameter_snapshot import first_values
+from trueloop.tracing.events import ModelCalled, Refs, StateLoaded, StepTaken
+from trueloop.tracing.parameter_snapshot import first_inputs, first_values
+from trueloop.tracing.step_counts import StepCounts
 
 MIN_MEMBERS: Final = 3
 MIN_STEPS: Final = 2  # of each member
@@ -52,8 +52,8 @@ class Detector(BaseDetector):
     """
 
     def __init__(self) -> None:
-        self._steps = weakref.WeakKeyDictionary[Ref, int]()
-        """Parameter -> number of steps that used its gradient."""
+        self._steps = StepCounts()
+        """The steps that used the gradient of a parameter."""
         self._input: Any = None
         self._output: tuple[float, ...] = ()
         self._members = list[Refs]()
@@ -66,14 +66,13 @@ class Detector(BaseDetector):
 
     def on_step_taken(self, event: StepTaken) -> None:
         """Count the step."""
-        for each in event.with_gradient if not self._is_judged else ():
-            self._steps[each] = self._steps.get(each, 0) + 1
+        self._steps.add(event.with_gradient)
 
     def on_model_called(self, event: ModelCalled) -> Evidence | None:
         """Return evidence at the third model with the same output for the same input."""
         if self._is_judged or event.inputs is None or event.dropout_active:
             return None
-        values = first_values(event.inputs, COMPARED)
+        values = first_inputs(event)
         key = (tuple(event.inputs.shape), values) if values else None
         output = first_values(event.output, COMPARED)
         if key is None or key != self._input or output != self._output:
@@ -84,7 +83,8 @@ class Detector(BaseDetector):
         self._members.append(event.parameters)
         if len(self._members) < MIN_MEMBERS or len({*output} - {0.0, 1.0}) < MIN_DISTINCT:
             return None
-        if not all(any(self._steps.get(each, 0) >= MIN_STEPS for each in member) for member in self._members):
+        steps = self._steps.counts()
+        if not all(any(steps.get(each, 0) >= MIN_STEPS for each in member) for member in self._members):
             return None
         self._is_judged = True
         return Evidence(

@@ -47,12 +47,11 @@ class Detector(BaseDetector):
 
     def on_step_started(self, event: StepStarted) -> Evidence | None:
         """Return evidence of two trained parameters that overlap in memory."""
-        live = {ref: each for ref, each in event.live_parameters.items() if ref not in event.frozen}
-        key = hash(frozenset(live))
-        if self._checked.get(event.optimizer) == key:
+        trainable = event.parameters - event.frozen if event.frozen else event.parameters
+        if self._checked.get(event.optimizer) == hash(trainable):
             return None
-        self._checked[event.optimizer] = key
-        pair = _overlapping(live)
+        self._checked[event.optimizer] = hash(trainable)
+        pair = _overlapping({ref: each for ref, each in event.live_parameters.items() if ref in trainable})
         if pair is None:
             return None
         first, second = pair

@@ -113,6 +113,7 @@ class LossGraphs(Hook):
             return None
         if answers.device.type not in ("cpu", "cuda"):  # others have no float64
             return None
+        positive_weight = saved_tensor(core, "pos_weight") if kind == "bce_with_logits" else None
         return MeasuredLoss(
             kind=kind,
             reduction=found.reduction,
@@ -120,11 +121,11 @@ class LossGraphs(Hook):
             answers=answers.detach(),
             targets=targets.detach(),
             weight=saved_tensor(core, "weight"),
-            is_weighted=saved_tensor(core, "pos_weight") is not None,
+            is_weighted=positive_weight is not None,
             ignore_index=ignored_target(core),
             delta=getattr(core, "_saved_beta", getattr(core, "_saved_delta", 1.0)),
             last_operation=_last_operation(found.source),
-            positive_weight=saved_tensor(core, "pos_weight"),
+            positive_weight=positive_weight,
         )
 
     def _pair_of_difference(self, core: Any) -> tuple[Tensor, Tensor] | None:

@@ -265,7 +265,8 @@ class Steps:
         event = StepStarted(
             location=user_location(ISOLATED_CALLER_DEPTH),
             optimizer=registry.ref(optimizer),
-            frozen=frozenset(ref for ref, tensor in live.items() if not tensor.requires_grad),
+            parameters=parameters,
+            frozen=frozenset([ref for ref, tensor in live.items() if not tensor.requires_grad]),
             live_optimizer=optimizer,
             live_parameters=live,
         )
@@ -376,7 +377,7 @@ def depth_of_step() -> int:
 
 def read_gradients(live_parameters: Mapping[Ref, Tensor], parameters: Refs) -> tuple[Refs, Mapping[Ref, float]]:
     """Return the parameters with a gradient, and the norms; {} for a GPU, which would have to be synchronised."""
-    gradients = {ref: each.grad for ref, each in live_parameters.items() if each.grad is not None}
+    gradients = {ref: gradient for ref, each in live_parameters.items() if (gradient := each.grad) is not None}
     norms = gradient_norms(list(gradients.values())) or ()
     with_gradient = parameters if len(gradients) == len(parameters) else frozenset(gradients)
     return with_gradient, dict(zip(gradients, norms, strict=False))

@@ -86,9 +86,9 @@ class Readings(Hook):
         self._sampled_update = -1
 
     def install_always(self, patches: Patches) -> None:
-        """Replace ``torch.autograd.backward`` and the two methods by which a program reads a number."""
+        """Receive backward passes, and replace the two methods by which a program reads a number."""
         self._reset()
-        patches.replace(torch.autograd, "backward", self._backward)
+        self._program.before_backward.insert(0, self._before_backward)  # before an update by hand is counted
         patches.replace(Tensor, "item", self._reader)
         patches.replace(Tensor, "__float__", lambda original: self._reader(self._first_conversion(original)))
         self._program.after_step.append(self._after_step)
@@ -96,20 +96,15 @@ class Readings(Hook):
         patches.add_undo(self._forget)
 
     def _forget(self) -> None:
-        for calls in (self._program.after_step, self._stream.on_detach):
-            for call in (self._after_step, self._finish):
+        for calls in (self._program.before_backward, self._program.after_step, self._stream.on_detach):
+            for call in (self._before_backward, self._after_step, self._finish):
                 if call in calls:
                     calls.remove(call)
 
-    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program, on_root = self._stream, self._program, self._on_root
-
-        def backward(tensors: Any, *args: Any, **options: Any) -> Any:
-            if stream.active and type(tensors) is Tensor and not program.backward_depth:
-                on_root(tensors)
-            return original(tensors, *args, **options)
-
-        return backward
+    def _before_backward(self) -> None:
+        root = self._program.starting_roots
+        if type(root) is Tensor and self._stream.active:
+            self._on_root(root)
 
     def _reader(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         stream, on_read = self._stream, self._on_read
@@ -141,7 +136,7 @@ class Readings(Hook):
         return convert
 
     def _record_root(self, root: Tensor) -> None:
-        if self._program.is_other_thread() or root.numel() != 1 or not has_storage(root):
+        if root.numel() != 1 or not has_storage(root):
             return
         orders, value = _orders(root), None
         if self._unmatched:

@@ -79,15 +79,16 @@ class _Table:
         if self.latest and self.latest[0].shape[-1] != inputs.shape[-1]:
             self.flush()
         self.latest.append(inputs.detach().reshape(-1, inputs.shape[-1]).clone())
-        if len(self.latest) >= MAX_PARTS or sum(map(Tensor.numel, self.latest)) >= BUFFERED:
+        if len(self.latest) >= MAX_PARTS or len(self.latest) * inputs.numel() >= BUFFERED:
             self.flush()
 
     def flush(self) -> None:
         """Add the inputs of the latest calls to the sums."""
         if not self.latest:
             return
-        values, self.latest = torch.cat(self.latest).double(), []
-        sums = values.sum(0), values.square().sum(0), values.amin(0), values.amax(0)
+        single, self.latest = torch.cat(self.latest), []
+        values = single.double()
+        sums = values.sum(0), (values * values).sum(0), single.amin(0).double(), single.amax(0).double()
         if self.total is None or self.total.shape != sums[0].shape:
             self.rows, (self.total, self.squares, self.smallest, self.largest) = 0, sums
         elif self.squares is not None and self.smallest is not None and self.largest is not None:

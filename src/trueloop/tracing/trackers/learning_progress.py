@@ -5,6 +5,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
@@ -49,7 +50,7 @@ MAX_COLUMNS: Final = 64  # numbers in the targets of one sample that are stored
 WEIGHTS_INTERVAL: Final = 7  # updates; odd, as two optimizers may alternate
 MAX_SAMPLE: Final = 256  # numbers of a weight that are read
 COUNTED_TOGETHER: Final = 4096  # targets of classification
-MAX_PARTS: Final = 8  # batches of targets that are counted together
+MAX_PARTS: Final = 32  # batches of targets that are counted together
 LATEST_PREDICTIONS: Final = 4  # batches in which one class alone must be predicted
 MAJORITY: Final = 0.8  # share of the targets of a class that may be all that is predicted
 MAX_BATCHES: Final = 64  # batches whose targets are stored, spread over the run
@@ -85,7 +86,7 @@ class _ClassCounts:
 
     def add(self, targets: Tensor) -> None:
         self.latest.append(targets.flatten().clone())
-        if len(self.latest) >= MAX_PARTS or sum(map(Tensor.numel, self.latest)) >= COUNTED_TOGETHER:
+        if len(self.latest) >= MAX_PARTS or len(self.latest) * targets.numel() >= COUNTED_TOGETHER:
             self.total()
 
     def weights_of(self, targets: Tensor) -> Tensor:
@@ -270,12 +271,27 @@ class _HeldOut:
         return [course for each in same_kind if (course := each.course()) is not None]
 
 
+class _Samples(NamedTuple):
+    """Some values of the weights of an optimizer, in one tensor, as operations cost more than their numbers."""
+
+    refs: tuple[Ref, ...]
+    values: Tensor
+    """Of shape (number of weights, MAX_SAMPLE); 0 beyond the last value of a small weight."""
+
+    def of(self, refs: Sequence[Ref]) -> Tensor:
+        """Return the values of some of the weights, in another order."""
+        if tuple(refs) == self.refs:
+            return self.values
+        numbers = {ref: number for number, ref in enumerate(self.refs)}
+        return self.values[[numbers[ref] for ref in refs]]
+
+
 @dataclass(slots=True)
 class _Weights:
     """The weights of one optimizer."""
 
-    first: dict[Ref, Tensor] = field(default_factory=dict[Ref, Tensor])
-    before: dict[Ref, Tensor] = field(default_factory=dict[Ref, Tensor])
+    first: _Samples | None = None
+    before: _Samples | None = None
     decay: float = 0.0
     changes: DownsampledSeries[WeightChange] = field(default_factory=DownsampledSeries[WeightChange])
     ratios: dict[Ref, float] = field(default_factory=dict[Ref, float])
@@ -306,7 +322,8 @@ class LearningProgress(Tracker):
         if event.live_nodes:
             self.units.read(event.live_nodes)
         for loss in event.live_losses:
-            known = self._losses.setdefault((loss.kind, event.location, loss.position), _new_loss(loss))
+            key = (loss.kind, event.location, loss.position)
+            known = self._losses.get(key) or self._losses.setdefault(key, _new_loss(loss))
             value = _record_classes(known, loss) if loss.kind == "nll" else _record_numbers(known, loss, event.update)
             if value is not None:
                 known.values.add(event.update, value)
@@ -320,11 +337,7 @@ class LearningProgress(Tracker):
         if event.optimizer not in self._weights and len(self._weights) >= MAX_OPTIMIZERS:
             return
         weights = self._weights.setdefault(event.optimizer, _Weights())
-        weights.before = {
-            ref: sample
-            for ref, tensor in event.live_parameters.items()
-            if tensor.dim() > 1 and (sample := _sample(tensor)) is not None
-        }
+        weights.before = _samples({ref: each for ref, each in event.live_parameters.items() if each.dim() > 1})
         weights.first = weights.first or weights.before
         groups = event.live_optimizer.param_groups
         weights.decay = max((float(group.get("weight_decay") or 0) for group in groups), default=0.0)
@@ -341,29 +354,31 @@ class LearningProgress(Tracker):
         """Compare the weights with those before the update."""
         self._held_out.on_step_taken(event)
         weights = self._weights.get(event.optimizer)
-        if weights is None or not weights.before:
+        if weights is None or weights.before is None or weights.first is None:
             return
-        before, weights.before = weights.before, {}
-        after = {ref: _sample(event.live_parameters[ref]) for ref in before if ref in event.with_gradient}
-        changes = {ref: _distance(each, before[ref]) for ref, each in after.items() if each is not None}
-        norms = {ref: before[ref].norm().item() for ref in changes}
-        ratios = {ref: change / norms[ref] for ref, change in changes.items() if norms[ref]}
+        before, weights.before = weights.before, None
+        after = _samples({ref: event.live_parameters[ref] for ref in before.refs if ref in event.with_gradient})
+        if after is None:
+            return
+        start = before.of(after.refs)
+        norms = dict(zip(after.refs, _row_norms(start), strict=True))
+        changes = zip(after.refs, _row_norms(after.values - start), strict=True)
+        ratios = {ref: change / norms[ref] for ref, change in changes if norms[ref]}
         if not ratios:
             return
         weights.ratios = ratios
-        known = [ref for ref in changes if ref in weights.first]
-        first = {ref: weights.first[ref].norm().item() for ref in known}
-        gradients = [event.gradient_norms[ref] for ref in changes if ref in event.gradient_norms]
+        known = [ref for ref in after.refs if ref in weights.first.refs]
+        first = weights.first.of(known)
+        first_norms, ways = _row_norms(first), _row_norms(before.of(known) - first)
+        gradients = [event.gradient_norms[ref] for ref in after.refs if ref in event.gradient_norms]
         decayed = weights.decay * math.hypot(*norms.values())
         weights.changes.add(
             event.update,
             WeightChange(
                 update=event.update,
                 ratio=median(ratios.values()),
-                moved=max(
-                    ((before[r] - weights.first[r]).norm().item() / first[r] for r in known if first[r]), default=0
-                ),
-                shrunk=math.hypot(*[norms[r] for r in known]) / (math.hypot(*first.values()) or 1),
+                moved=max((way / norm for way, norm in zip(ways, first_norms, strict=True) if norm), default=0),
+                shrunk=math.hypot(*[norms[r] for r in known]) / (math.hypot(*first_norms) or 1),
                 rate=max(event.learning_rates, default=None),
                 first_gradient=gradients[0] / gradients[-1] if gradients and gradients[-1] else 1.0,
                 decay_share=decayed / (math.hypot(*gradients) or math.inf),
@@ -455,15 +470,18 @@ def _layer_name(parameter: Ref) -> str:
     return parameter.name.rpartition(".")[0] or parameter.name
 
 
-def _sample(weight: Tensor) -> Tensor | None:
-    """Return some values of a weight; None if it is not on the CPU."""
-    if not weight.is_cpu or not has_storage(weight) or not weight.is_floating_point() or not weight.numel():
-        return None
-    return weight.detach().reshape(-1)[:: -(-weight.numel() // MAX_SAMPLE)].float().clone()
+def _samples(weights: Mapping[Ref, Tensor]) -> _Samples | None:
+    """Copy some values of each weight on the CPU; None if there is none."""
+    found: dict[Ref, Tensor] = {}
+    for ref, weight in weights.items():
+        if weight.is_cpu and has_storage(weight) and weight.is_floating_point() and weight.numel():
+            values = weight.detach().reshape(-1)[:: -(-weight.numel() // MAX_SAMPLE)].float()
+            found[ref] = F.pad(values, (0, MAX_SAMPLE - len(values))) if len(values) < MAX_SAMPLE else values
+    return _Samples(tuple(found), torch.stack(list(found.values()))) if found else None
 
 
-def _distance(values: Tensor, others: Tensor) -> float:
-    return (values - others).norm().item()
+def _row_norms(values: Tensor) -> list[float]:
+    return torch.linalg.vector_norm(values, dim=1).tolist()
 
 
 def _function(kind: str) -> Any:
@@ -474,17 +492,20 @@ def _function(kind: str) -> Any:
 def _record_classes(known: _Loss, loss: MeasuredLoss) -> Tensor:
     """Count the classes; return the mean loss of those targets that are not ignored."""
     answers, targets, ignored = loss.answers, loss.targets, -100 if loss.ignore_index is None else loss.ignore_index
+    known.elements = targets.numel()
     if answers.dim() < 2:
         answers, targets = answers[None], targets[None]
-    rows = max(1, MAX_ELEMENTS // (targets[0].numel() or 1))
-    answers, targets = answers[:rows], targets[:rows]
-    known.elements = loss.targets.numel()
+    if known.elements > MAX_ELEMENTS:
+        rows = max(1, MAX_ELEMENTS * len(targets) // known.elements)
+        answers, targets = answers[:rows], targets[:rows]
     counts, kind = known.counts, (answers.shape[1], ignored, targets.device)
     if counts is None or (counts.classes, counts.ignore_index, counts.device) != kind:
         counts = known.counts = _ClassCounts(answers.shape[1], ignored, loss.weight, targets.device)
     counts.add(targets)
-    losses = _function("nll")(answers, targets, loss.weight, ignore_index=ignored, reduction="none")
-    return losses.double().sum() / counts.weights_of(targets).sum()
+    mean_loss = partial(_function("nll"), answers, targets, loss.weight, ignore_index=ignored)
+    if answers.is_cpu and answers.element_size() >= 4:  # not on a GPU, where a mean may not be deterministic
+        return mean_loss()
+    return mean_loss(reduction="none").double().sum() / counts.weights_of(targets).sum()
 
 
 def _record_numbers(known: _Loss, loss: MeasuredLoss, update: int) -> Tensor | None:

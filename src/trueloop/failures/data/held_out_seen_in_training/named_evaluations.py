@@ -98,11 +98,20 @@ class _Model:
     """Sum of the first weights at the latest evaluation; None in training."""
 
     def add_pending(self) -> None:
-        before, self.trained = len(self.trained), torch.cat([self.trained, *self.pending]).unique()
-        self.seen += sum(map(len, self.pending))
-        self.pending = []
-        if len(self.trained) > before:
+        if not self.pending:
+            return
+        rows, self.pending = torch.cat(self.pending), []
+        self.seen += len(rows)
+        if not self._contains(rows):
+            self.trained = torch.cat([self.trained, rows]).unique()
             self.seen_until_new = self.seen
+
+    def _contains(self, rows: Tensor) -> bool:
+        """Return True if all samples were trained on before. Cost: less than sorting them all again."""
+        if not len(self.trained):
+            return False
+        positions = torch.searchsorted(self.trained, rows).clamp(max=len(self.trained) - 1)
+        return torch.equal(self.trained[positions], rows)
 
     @property
     def knows_all(self) -> bool:

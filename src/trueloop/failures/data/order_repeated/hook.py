@@ -13,7 +13,6 @@ from trueloop.tracing.loader_pass import LoaderPass
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.weak_id_dict import WeakIdDict
 
 
 class SampleOrders(Hook):
@@ -23,8 +22,6 @@ class SampleOrders(Hook):
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._drawn = WeakIdDict[LoaderPass, tuple[int, int]]()
-        """Pass -> number of indices and of batches drawn so far, until they are enough."""
         self._report = stream.isolated("the order of samples", self._on_indices)
 
     def install_always(self, patches: Patches) -> None:
@@ -32,14 +29,14 @@ class SampleOrders(Hook):
         patches.replace(cast("Any", torch_loader)._BaseDataLoaderIter, "_next_index", self._replacement)  # noqa: SLF001
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program, drawn = self._stream, self._program, self._drawn
+        stream, program = self._stream, self._program
 
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
             if stream.active:
                 current = program.starting_pass or getattr(iterator, ITERATOR_KEY, None)
                 if current is not None and current.shuffles:
-                    before = drawn.get(current) or (0, 0)
+                    before = current.drawn
                     is_started = before[1] or (stream.full_tracing and not current.index)
                     if is_started and (before[0] < MIN_INDICES or before[1] < 2):
                         self._report(current, before, indices)
@@ -50,7 +47,7 @@ class SampleOrders(Hook):
     def _on_indices(self, current: LoaderPass, before: tuple[int, int], indices: Any) -> None:
         several = cast("list[Any]", indices if isinstance(indices, list | tuple) else [indices])
         if set(map(type, several)) == {int}:  # not keys, tensors or pairs, which are not compared
-            self._drawn.put(current, (before[0] + len(several), before[1] + 1))
+            current.drawn = before[0] + len(several), before[1] + 1
             self._stream.emit(IndicesDrawn(loader=current.loader, epoch=current.epoch, indices=several))
 
 

@@ -84,7 +84,7 @@ class CopiedSamplesDetector(BaseDetector):
         if len(calls) != 1 or len(event.live_losses) != 1:
             return
         (model, rows), labels = calls[0], event.live_losses[0].targets.flatten()
-        if labels.is_cpu and len(labels) == len(rows) and bool((labels == labels.floor()).all()):
+        if labels.is_cpu and len(labels) == len(rows) and _are_whole(labels):
             model.rows.append(rows)
             model.labels.append(labels.long())
             model.samples += len(rows)
@@ -110,6 +110,10 @@ class CopiedSamplesDetector(BaseDetector):
         """Return a reason if nothing was evaluated."""
         judged = any(each.rows and each.evaluations for each in self._models.values())
         return "" if judged else "no model with one class per sample was evaluated"
+
+
+def _are_whole(labels: Tensor) -> bool:
+    return not labels.is_floating_point() or bool((labels == labels.floor()).all())
 
 
 def _describe(rows: Tensor, labels: Tensor, held_out: Tensor) -> str:

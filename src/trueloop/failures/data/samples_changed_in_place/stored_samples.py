@@ -50,11 +50,12 @@ class StoredSamples:
         """Numbers in a sample; 0 once the array is freed."""
         self._changed_together = 0
         """Largest number of samples that changed between two calls of a model."""
-        self._latest: list[Tensor] | Tensor = self._rows()
+        self._has_changed = False
+        self._latest: list[Tensor] | Tensor = _copied(self._rows())
         self._versions: list[list[Tensor]] = [[row.double()] for row in self._latest]
 
     def _rows(self) -> list[Tensor] | Tensor:
-        """Return the samples' present values: a tensor of shape (S, columns), or one tensor for each part."""
+        """Return views of the samples' present values: a tensor of shape (S, columns), or one tensor for each part."""
         parts = [each() for each in self._parts]
         if any(each is None for each in parts):
             self.features = 0
@@ -63,21 +64,24 @@ class StoredSamples:
         if len(tables) > 1:
             self.features = tables[0].numel()
             return [_columns(each.detach().reshape(1, -1))[0] for each in tables]
-        rows = tables[0].detach()[:: max(1, len(tables[0]) // ROWS)][:ROWS]
-        self.features = rows[0].numel()
+        every = max(1, len(tables[0]) // ROWS)
+        rows = tables[0].detach()[: ROWS * every : every]
+        self.features = rows.numel() // len(rows)
         return _columns(rows.reshape(len(rows), -1))
 
     def update(self) -> None:
         """Record the samples that have changed."""
-        before, self._latest = self._latest, self._rows()
-        if isinstance(before, Tensor) and isinstance(self._latest, Tensor) and torch.equal(before, self._latest):
+        before, latest = self._latest, self._rows()
+        if isinstance(before, Tensor) and isinstance(latest, Tensor) and torch.equal(before, latest):
             return
+        self._latest = _copied(latest)
         changed = 0
         for versions, row in zip(self._versions, self._latest, strict=False):
             if not torch.equal(versions[-1], row.double()) and len(versions) < 4:
                 versions.append(row.double())
                 changed += 1
         self._changed_together = max(self._changed_together, changed)
+        self._has_changed |= changed > 0
 
     def forget(self) -> None:
         """Forget earlier values, after calls that were not seen."""
@@ -95,7 +99,7 @@ class StoredSamples:
 
         Samples that are drawn again from the same clean ones change back: their two changes are correlated with -0.5.
         """
-        several = [versions for versions in self._versions if len(versions) > 2]
+        several = [versions for versions in self._versions if len(versions) > 2] if self._has_changed else []
         if len(several) < MIN_ROWS or self._changed_together > len(self._versions) // 2:
             return 0
         first, second, third = (torch.cat([versions[k] for versions in several]) for k in range(3))
@@ -108,7 +112,7 @@ class StoredSamples:
 
     def changed_twice(self) -> Change | None:
         """Return how the samples change, if twice by the same factor and offset; None if otherwise, or not at all."""
-        several = [versions for versions in self._versions if len(versions) > 2]
+        several = [versions for versions in self._versions if len(versions) > 2] if self._has_changed else []
         if len(several) < MIN_ROWS or len({len(each[0]) for each in several}) != 1:
             return None
         first, second, third = (torch.stack([versions[k] for versions in several]) for k in range(3))
@@ -128,7 +132,11 @@ def _correlation(one: Tensor, other: Tensor) -> float:
 
 
 def _columns(rows: Tensor) -> Tensor:
-    return rows[:, :: -(-rows.shape[1] // MAX_COLUMNS)].clone()
+    return rows[:, :: -(-rows.shape[1] // MAX_COLUMNS)] if rows.shape[1] > MAX_COLUMNS else rows
+
+
+def _copied(rows: list[Tensor] | Tensor) -> list[Tensor] | Tensor:
+    return rows.clone() if isinstance(rows, Tensor) else [row.clone() for row in rows]
 
 
 def _line(old: Tensor, new: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -62,15 +62,21 @@ class Detector(BaseDetector):
 
     def __init__(self) -> None:
         self._inputs: list[tuple[Any, CodePosition | None]] = []
-        """Copies of the inputs since the previous loss, each with the line of the model's call."""
+        """Copies of the inputs since the previous loss, each with the line of the model's call; None = of a line whose
+        losses are all decided."""
         self._losses: dict[Any, CopiedColumns] = {}
+        self._decided: set[CodePosition | None] = set()
+        """These lines."""
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Copy the inputs of a training call."""
-        from trueloop.failures.data.target_among_inputs.copied_columns import copy_inputs
-
         if not event.has_graph or event.recomputed or len(self._inputs) >= 2:
             return
+        if event.location in self._decided:
+            self._inputs.append((None, event.location))
+            return
+        from trueloop.failures.data.target_among_inputs.copied_columns import copy_inputs
+
         if len(self._losses) < MAX_LOSSES or any(each.is_undecided for each in self._losses.values()):
             copy = copy_inputs(event.inputs)
             if copy is not None:
@@ -78,17 +84,22 @@ class Detector(BaseDetector):
 
     def on_loss_graph_read(self, event: LossGraphRead) -> None:
         """Compare the targets with the inputs of the only model call."""
-        from trueloop.failures.data.target_among_inputs.copied_columns import CopiedColumns
-
         inputs, self._inputs = self._inputs, []
         if len(inputs) != 1 or len(event.live_losses) != 1:
             return
         (rows, called_at), loss = inputs[0], event.live_losses[0]
+        if rows is None:
+            return
+        from trueloop.failures.data.target_among_inputs.copied_columns import CopiedColumns
+
         key = (event.location, called_at, loss.kind)
         if key not in self._losses and len(self._losses) < MAX_LOSSES:
             self._losses[key] = CopiedColumns(event.location)
         if key in self._losses:
             self._losses[key].add(rows, loss.targets)
+            of_line = [each for (_, line, _), each in self._losses.items() if line == called_at]
+            if not any(each.is_undecided for each in of_line):
+                self._decided.add(called_at)
 
     def on_watch_ended(self, event: WatchEnded) -> Iterator[Evidence]:
         """Return evidence for each loss whose target is among the inputs."""

@@ -56,6 +56,8 @@ class AnomalyDetectionUsed(Event):
 class Detector(BaseDetector):
     """Counts the updates for which anomaly detection stays on."""
 
+    activated_by = (AnomalyDetectionUsed,)
+
     def __init__(self) -> None:
         self._since: int | None = None
         """Update at which anomaly detection was switched on; None while it is off."""

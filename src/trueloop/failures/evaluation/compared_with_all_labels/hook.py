@@ -80,7 +80,6 @@ class ComparedShapes(Hook):
         self._evaluations = 0
         for name in _ALWAYS:
             patches.replace(Tensor, name, partial(self._comparison, name))
-        self._program.before_backward.append(self._end_evaluation)
         patches.add_undo(lambda: self._stream.unsubscribe(self._record))
         patches.add_undo(self._end_evaluation)
         self._stream.subscribe(self._record, LoaderStarted, BatchLoaded, LossEvaluated)
@@ -101,6 +100,7 @@ class ComparedShapes(Hook):
             return
         self._evaluations += 1
         self._evaluation = Patches()
+        self._program.before_backward.append(self._end_evaluation)
         for name in ("sub", "__sub__", *_SUMMED_ONLY):
             self._evaluation.replace(Tensor, name, partial(self._comparison, name))
         arrays = sys.modules.get("numpy")
@@ -111,6 +111,8 @@ class ComparedShapes(Hook):
         if self._evaluation is not None:
             self._evaluation.restore()
             self._evaluation = None
+        if self._end_evaluation in self._program.before_backward:
+            self._program.before_backward.remove(self._end_evaluation)
 
     def _comparison(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, on_compared, rows = self._stream, self._compare, self._rows

@@ -78,7 +78,10 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> Iterator[Evidence] | None:
         """Read the source of the program once, and return evidence of each loop over an exhausted generator."""
         self._steps += 1
-        return _used_up_in_program(event) if self._steps == CHECKED_STEP else None
+        if self._steps < CHECKED_STEP:
+            return None
+        self.ignore(StepTaken)
+        return _used_up_in_program(event)
 
     def on_gradients_clipped(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence if the generator of the parameters was exhausted before."""

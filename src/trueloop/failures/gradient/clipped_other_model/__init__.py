@@ -72,6 +72,8 @@ class _Clip:
 class Detector(BaseDetector):
     """Counts, for each line that clips, how often the next step belongs to another model."""
 
+    activated_by = (GradientsClipped,)
+
     def __init__(self) -> None:
         self._pending: list[_Clip] = []
         self._wasted: Counter[CodePosition | None] = Counter()

@@ -102,7 +102,7 @@ class CriticGradients:
             if each.backward is None:
                 others = [o.parameters for o in self._generators.values() if 0 < each.called < o.called]
                 each.backward = _Backward(event.location, reached)
-                each.later = NO_REFS.union(*others) & reached - each.parameters
+                each.later = NO_REFS.union(*others) & reached - each.parameters if others else NO_REFS
             elif each.critic:  # two players only, and the same parameters of both in each loss
                 each.has_own = each.critic <= reached <= each.backward.reached
 

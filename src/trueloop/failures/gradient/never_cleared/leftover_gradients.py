@@ -90,7 +90,7 @@ class LeftoverGradients:
             if account.leftover is not None:
                 account.is_added |= account.leftover.upstream.isdisjoint(event.reached_parameters)
             others = [o.parameters for o in self._accounts.values() if 0 < o.called < account.called]
-            upstream = NO_REFS.union(*others) & event.reached_parameters - account.parameters
+            upstream = NO_REFS.union(*others) & event.reached_parameters - account.parameters if others else NO_REFS
             if len(account.backwards) < MAX_BACKWARDS:
                 account.backwards.append(_Backward(event.location, event.reached_parameters, upstream))
 

@@ -39,6 +39,7 @@ References
 
 import ast
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -115,7 +116,7 @@ class _Windows:
     """The numbers of backward passes between the steps of one optimizer, without the batches of a loader."""
 
     backwards_at_step: int
-    sizes: list[int] = field(default_factory=list[int])
+    sizes: deque[int] = field(default_factory=lambda: deque[int](maxlen=MAX_WINDOWS + 1))
     cleared: bool = False
     """Whether gradients were cleared since the latest step, after a backward pass."""
     cleared_larger: bool = False
@@ -131,7 +132,8 @@ class _Windows:
         """End a window; return its number of backward passes."""
         self.is_shared |= self.backwards_at_step < self.others_at < backwards
         size, self.backwards_at_step = backwards - self.backwards_at_step, backwards
-        self.sizes = [*self.sizes[-MAX_WINDOWS:], size] if size else self.sizes
+        if size:
+            self.sizes.append(size)
         self.cleared_larger, self.cleared = self.cleared, False
         return size
 
@@ -231,8 +233,10 @@ class Detector(BaseDetector):
         """Return evidence when the same number of backward passes was left over at the end of three epochs."""
         if self._ahead is not None:
             self._ahead.steps += 1
-        windows = self._windows.setdefault(event.optimizer, _Windows(event.backward_count))
-        for other in self._windows.values():
+        windows = self._windows.get(event.optimizer)
+        if windows is None:
+            windows = self._windows[event.optimizer] = _Windows(event.backward_count)
+        for other in self._windows.values() if len(self._windows) > 1 else ():
             if other is not windows:
                 other.others_at = event.backward_count
         size = windows.end(event.backward_count)

@@ -82,22 +82,26 @@ class EpochLosses(Hook):
         if epoch.steps < len(epoch.losses):  # losses of accumulated batches are divided, and may be multiplied again
             return
         frame = _user_frame()
-        tree = None if frame is None else tree_of(frame.f_code.co_filename, "/")
-        if frame is None or tree is None:
+        if frame is None:
             return
         sums = sum(epoch.losses), sum(loss * size for loss, size in zip(epoch.losses, epoch.sizes, strict=True))
         values = variables(frame)
+        found: list[tuple[str, float, bool]] = []
         for name, value in list(values.items()):
             number = _number(value)
             matches = [number is not None and math.isclose(number, each, rel_tol=TOLERANCE) for each in sums]
-            if number is None or matches.count(True) != 1 or (matches[0] and epoch.has_sum):
-                continue
+            if number is not None and matches.count(True) == 1 and not (matches[0] and epoch.has_sum):
+                found.append((name, number, matches[1]))
+        tree = tree_of(frame.f_code.co_filename, "/") if found else None
+        if tree is None:
+            return
+        for name, number, is_weighted in found:
             for node, divisor in _divisions(tree, frame, name):
                 size = _evaluate(divisor, {**frame.f_globals, **values})
                 if size:
                     self._stream.emit(EpochLossDivided(
                         name=name, divided_at=SourceLocation(frame.f_code.co_filename, node.lineno), divisor=size,
-                        divisor_text=ast.unparse(divisor), is_weighted=matches[1], batches=len(epoch.sizes),
+                        divisor_text=ast.unparse(divisor), is_weighted=is_weighted, batches=len(epoch.sizes),
                         samples=sum(epoch.sizes), total=number,
                     ))  # fmt: skip
 

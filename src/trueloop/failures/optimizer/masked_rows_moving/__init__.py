@@ -107,6 +107,8 @@ class Detector(BaseDetector):
     def on_step_taken(self, event: StepTaken) -> Evidence | None:
         """Return evidence at the fourth update that changed such rows."""
         self._steps += 1
+        if self._steps > MAX_COMPARED:
+            self.ignore(BackwardEnded, GradientRows, StepStarted, StepTaken)
         self._received.clear()
         self._versions.clear()
         for ref, (rows, before) in self._masked.items():

@@ -78,8 +78,10 @@ class OptimizerAttributes(Hook):
 
     def _after_step(self) -> None:
         self._steps += 1
-        if self._steps.bit_count() == 1 and self._steps <= MAX_CHECKED_STEP:
+        if self._steps.bit_count() == 1:
             self._check()
+        if self._steps >= MAX_CHECKED_STEP:
+            self._stop()
 
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: Any) -> Any:  # noqa: N807
