@@ -45,3 +45,19 @@ def test_fields_and_items_have_the_values_that_the_object_was_created_with(text,
     source = SourceFile([Module("train.py", SourceText(text), ast.parse(text))], [], {})
     seen = next(each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id == "seen")
     assert {ast.unparse(each) for each in origins(source, seen.args[0])} == {ast.unparse(seen.args[0]), *expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = a()\nif c:\n    x = b()\nelse:\n    seen(x)", {"a()"}),
+        ("x = a()\nif c:\n    seen(x)\nelse:\n    x = b()", {"a()"}),
+        ("x = a()\nif c:\n    x = b()\nseen(x)", {"a()", "b()"}),
+        ("x = a()\nif c:\n    x = b()\nif d:\n    seen(x)", {"a()", "b()"}),
+        ("x = a()\nfor i in y:\n    if c:\n        x = b()\n    else:\n        seen(x)", {"a()", "b()"}),
+    ],
+)
+def test_a_variable_does_not_have_the_value_of_the_other_arm(text, expected):
+    source = SourceFile([Module("train.py", SourceText(text), ast.parse(text))], [], {})
+    seen = next(each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id == "seen")
+    assert {ast.unparse(each) for each in origins(source, seen.args[0])} == {"x", *expected}

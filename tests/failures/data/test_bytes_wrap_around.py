@@ -37,6 +37,10 @@ twice = frames * 2  # <- DAT039
 }
 
 CORRECT = {
+    "a white picture": """
+canvas = np.zeros((8, 8, 3)).astype("uint8") + 255
+model(torch.from_numpy(canvas).float())
+""",
     "float first": """
 images = np.zeros((10, 8, 8), dtype=np.uint8)
 x = (images.astype(np.float32) - 128) / 128

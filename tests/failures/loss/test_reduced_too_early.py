@@ -69,6 +69,15 @@ class Learner:
         return torch.mean(weights * loss)
 """
 CORRECT = {
+    "weights in the other branch": """
+def loss_of(log_prob, weights=None):
+    loss = -log_prob
+    if weights is None:
+        loss = loss.mean()
+    else:
+        loss = (loss * weights).mean()
+    return loss
+""",
     "an attribute with the name of a function": """
 class Learner:
     def __init__(self):

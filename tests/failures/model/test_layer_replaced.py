@@ -45,6 +45,18 @@ for i in range(3):
 """,
 }
 CORRECT = {
+    "one activation for both places": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.relu = nn.ReLU(inplace=True)
+        self.second = nn.Linear(4, 4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.relu(self.second(self.relu(self.first(x))))
+""",
     "names of their own": """
 class Net(nn.Module):
     def __init__(self):

@@ -89,7 +89,21 @@ class Net(nn.Module):
         f"rank = torch.arange(c.shape[1])\n        rank = rank.unsqueeze(0)\n        h = {SUM}{HIT}", option=""
     ),
 }
+WRAPPED = """
+class TimeFirst(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d, 4)
+
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        return self.attention(x, x, x)[0].transpose(0, 1)
+"""
 CORRECT = {
+    "an attention layer in a class that exchanges the dimensions": encoding(
+        "return x + self.pe[:, :x.size(1)]", pe="pe = torch.zeros(1, max_len, d)", option=""
+    ).replace("nn.TransformerEncoderLayer(d, 4, 64)", "TimeFirst(d)")
+    + WRAPPED,
     "embedded positions": numbered(f"rank = torch.arange(c.size(1)).unsqueeze(0)\n        h = {SUM}"),
     "embedded positions, by the shape": numbered(
         f"n, t = c.shape\n        rank = torch.arange(t).repeat(n, 1)\n        h = {SUM}"

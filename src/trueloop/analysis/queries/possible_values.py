@@ -190,11 +190,28 @@ def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[lis
         statement = each.statement
         if statement.lineno > node.lineno or id(statement) in around:
             continue
+        if _is_in_other_arm(source, statement, node):
+            is_repeated = any(isinstance(around, ast.For | ast.While) for around in enclosing_nodes(source, node))
+            found += _parts(source, each) if is_repeated else []
+            continue
         found += _parts(source, each)
         conditions = [e for e in enclosing_nodes(source, statement) if isinstance(e, _BRANCHES)]
         if all(id(condition) in around for condition in conditions):
             return found, True
     return found, False
+
+
+def _is_in_other_arm(source: SourceFile, statement: ast.stmt, node: ast.expr) -> bool:
+    """Return True for a statement and a node in two arms of an ``if``, of which only one runs."""
+    around = list(enclosing_nodes(source, node))
+    inside = {id(each) for each in (statement, *enclosing_nodes(source, statement))}
+    of_node = {id(each) for each in (node, *around)}
+    return any(
+        any(id(each) in inside for each in first) and any(id(each) in of_node for each in second)
+        for branch in around
+        if isinstance(branch, ast.If) and id(branch) in inside
+        for first, second in ((branch.body, branch.orelse), (branch.orelse, branch.body))
+    )
 
 
 def _ancestors(source: SourceFile, node: ast.AST) -> set[int]:

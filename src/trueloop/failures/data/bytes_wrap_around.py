@@ -36,6 +36,7 @@ from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _KEEPING: Final = frozenset((
@@ -66,10 +67,19 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _may_overflow(source: SourceFile, node: ast.BinOp) -> bool:
     number = _constant(source, node.right)
+    if number is not None and isinstance(node.op, ast.Add | ast.Mult) and _is_blank(source, node.left):
+        return False
     if number is not None:
         return 1 < number < (255 if isinstance(node.op, ast.Mult) else 256)
     is_array = _is_bytes(source, node.right) and not _is_class_map(node.right)
     return is_array and not isinstance(node.op, ast.Mult) and ast.unparse(node.left) != ast.unparse(node.right)
+
+
+def _is_blank(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for ``np.zeros(...)``, to which each byte can be added."""
+    made = [last_name(each.func) for each in nodes_in(node, ast.Call)]
+    made += [last_name(each.func) for each in origins(source, node) if isinstance(each, ast.Call)]
+    return any(name in ("zeros", "zeros_like") for name in made)
 
 
 def _constant(source: SourceFile, node: ast.expr) -> int | None:

@@ -18,7 +18,7 @@ When this is fine
     - The first layer is used in between: it is wrapped, called, or part of a list.
     - The two assignments are alternatives in the branches of an ``if``.
     - A subclass or a later step replaces the head of a model.
-    - The first one is an empty container, such as ``nn.Sequential()``.
+    - The first one is an empty container, such as ``nn.Sequential()``, or both are the same layer without weights.
 
 How it is detected
     Only the linter finds it, from the source code: two layers of ``torch.nn`` that are assigned to the same attribute
@@ -30,12 +30,17 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_WEIGHTLESS: Final = re.compile(
+    r"^(?!P).*LU\d?$|Mish|Sigmoid|Tanh|Dropout|Pool|Softmax|Softplus|Flatten|Identity|Upsample|Pad"
+)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -56,6 +61,13 @@ def _is_layer(node: ast.AST | None) -> bool:
     return dotted_name(node.func).rpartition(".")[0] in ("nn", "torch.nn")
 
 
+def _is_weightless(first: ast.expr, second: ast.expr) -> bool:
+    """Return True for two equal layers without weights, such as ``nn.ReLU(inplace=True)``."""
+    return ast.unparse(first) == ast.unparse(second) and bool(
+        _WEIGHTLESS.search(last_name(getattr(first, "func", None)))
+    )
+
+
 def _replaced_attributes(method: ast.FunctionDef) -> Iterator[Hit]:
     layers: dict[str, ast.Assign] = {}
     for statement in method.body:
@@ -63,7 +75,8 @@ def _replaced_attributes(method: ast.FunctionDef) -> Iterator[Hit]:
             case ast.Assign(targets=[ast.Attribute() as target], value=value) if _is_layer(value):
                 name = dotted_name(target)
                 before = layers.get(name)
-                if before is not None and not _reads(value, name):
+                is_same = before is not None and _is_weightless(value, before.value)
+                if before is not None and not is_same and not _reads(value, name):
                     yield Hit(
                         message=f"`{name}` replaces a layer that got the same name before: the model has one layer "
                         "less than written.",

@@ -76,7 +76,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     sliced = [each for each in _encodings(source) if each.dimension != time and _broadcasts(source, each)]
     for each in [*sliced, *_embedded_numbers(source, 1 - time)]:
-        if _is_exchanged(source, each.node):
+        if _is_exchanged(source, each.node) or all(_is_exchanged_for(source, layer, each.node) for layer in layers):
             continue
         setting = "`batch_first=True`" if time else "no `batch_first=True`"
         yield Hit(
@@ -273,6 +273,13 @@ def _is_exchanged(source: SourceFile, node: ast.AST) -> bool:
         if function.name != "__init__"
         for each in walk(function)
     )
+
+
+def _is_exchanged_for(source: SourceFile, layer: ast.Call, encoding: ast.AST) -> bool:
+    """Return True if another class wraps an attention layer and exchanges the dimensions for it."""
+    wrapper = enclosing_definition(source, layer, ast.ClassDef)
+    is_other = isinstance(wrapper, ast.ClassDef) and wrapper is not enclosing_definition(source, encoding, ast.ClassDef)
+    return is_other and _is_exchanged(source, layer)
 
 
 RULE = Rule(required_words=("Transformer|MultiheadAttention", "pe|pos|arange(", "size|shape|len"), find=find)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.batch_loops import is_label, is_loss_call
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 
@@ -461,7 +462,9 @@ class Scope:
                 is_pair = any_pair or (is_dataset and (is_label(_array(first)) or is_label(_array(second))))
                 is_pair = is_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
                 is_pair = is_pair and not (is_loss and (_is_setting(first, own) or _is_setting(second, other)))
-                is_pair = is_pair and not any(_is_model(self.source, each) for each in (first, second))
+                is_pair = is_pair and not any(
+                    _is_model(self.source, each) or _is_uniform(self.source, each) for each in (first, second)
+                )
                 if is_pair and _differ(own, other, self._indices) and not _is_deliberate((first, own), (second, other)):
                     yield self._hit(node, (first, own), (second, other))
                     return
@@ -495,6 +498,12 @@ def _is_setting(node: ast.expr, rows: Rows) -> bool:
     array = _array(node)
     is_attribute = isinstance(array, ast.Attribute) and not dotted_name(array).startswith("self.")
     return is_attribute and rows.order == () and not is_label(array)
+
+
+def _is_uniform(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for rows that are all the same: ``np.zeros((n, 1))`` for labels that nothing reads."""
+    made = [last_name(each.func) for each in origins(source, _array(node)) if isinstance(each, ast.Call)]
+    return any(name in ("zeros", "ones", "full", "zeros_like", "ones_like", "empty") for name in made)
 
 
 def _is_model(source: SourceFile, node: ast.expr) -> bool:

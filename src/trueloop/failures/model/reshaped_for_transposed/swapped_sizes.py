@@ -2,11 +2,14 @@
 
 import ast
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
+
+_ARRAYS: Final = frozenset(("from_numpy", "load", "array", "asarray", "tensor", "as_tensor", "imread", "loadmat"))
 
 
 def find_swapped_sizes(source: SourceFile) -> Iterator[Hit]:
@@ -17,8 +20,14 @@ def find_swapped_sizes(source: SourceFile) -> Iterator[Hit]:
         name, shape = dotted_name(call.func.value), call.args
         if len(shape) == 1 and isinstance(shape[0], ast.Tuple | ast.List):
             shape = shape[0].elts
+        if any(isinstance(each, ast.Starred) for each in shape):
+            continue
         names = _sizes_by_name(function_of(source, call), name, call) if name and len(shape) > 1 else {}
-        order = (_order(name, shape, names) or _channels_first(name, shape, names)) if name and len(shape) > 1 else []
+        order = (
+            (_order(name, shape, names) or _channels_first(source, call, shape, names))
+            if name and len(shape) > 1
+            else []
+        )
         if order or (name and _is_out_of_order(name, shape, names)):
             is_transposed = order[:2] == [1, 0] and order[2:] == sorted(order[2:])
             method = "transpose(0, 1)" if is_transposed else f"permute({', '.join(map(str, order))})"
@@ -47,13 +56,18 @@ def _order(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]
     return order if order != sorted(order) and known != sorted(known) else []
 
 
-def _channels_first(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]:
-    """Return the order of the old dimensions for ``x.reshape(n, 3, x.shape[1], x.shape[2])``; else []."""
+def _channels_first(source: SourceFile, call: ast.Call, shape: list[ast.expr], names: dict[str, int]) -> list[int]:
+    """Return the order of the old dimensions for ``x.reshape(-1, 3, x.shape[1], x.shape[2])``; else [].
+
+    With -1, the tensor is an array of images that was read or converted, not frames that were stacked as channels.
+    """
     if len(shape) != 4 or not isinstance(shape[1], ast.Constant) or shape[1].value != 3:
         return []
-    found = [_dimension(each, name, names) for each in shape]
-    has_four_dimensions = found[0] == 0 or (_is_rest(shape[0]) and 3 in names.values())
-    return [0, 3, 1, 2] if found[2:] == [1, 2] and has_four_dimensions else []  # not frames stacked as channels
+    owner: Any = call.func.value  # type: ignore[attr-defined]
+    found = [_dimension(each, dotted_name(owner), names) for each in shape]
+    made = {last_name(each.func) for value in origins(source, owner) for each in nodes_in(value, ast.Call)}
+    has_four_dimensions = found[0] == 0 or (_is_rest(shape[0]) and (3 in names.values() or bool(made & _ARRAYS)))
+    return [0, 3, 1, 2] if found[2:] == [1, 2] and has_four_dimensions else []
 
 
 def _is_out_of_order(name: str, shape: list[ast.expr], names: dict[str, int]) -> bool:
