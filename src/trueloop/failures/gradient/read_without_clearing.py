@@ -172,8 +172,10 @@ def _is_measured(source: SourceFile, node: ast.expr) -> bool:
         case ast.AugAssign(op=ast.Add(), target=target):
             is_item = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Subscript)
             return is_item or last_name(target) not in ("data", "grad")
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="add_", value=target))):
+            return last_name(target) not in ("data", "grad")  # an update by hand
         case ast.Expr(value=ast.Call(func=func)):
-            return last_name(func) in ("append", "extend", "add_")
+            return last_name(func) in ("append", "extend")
         case _:
             return isinstance(parent, ast.Return)
 

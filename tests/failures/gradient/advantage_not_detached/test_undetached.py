@@ -126,7 +126,7 @@ critic, actor = nn.Linear(4, 1), nn.Linear(4, 2)
 for s, a, r, s2 in batches:
     next_values = critic(s2)
     value_loss = F.mse_loss(critic(s), r + 0.9 * next_values)
-    log_prob = torch.distributions.Categorical(logits=actor(s)).log_prob(a)
+    log_prob = torch.distributions.Categorical(logits=actor(s)).log_prob(a)[:, None]
     policy_loss = -(log_prob * (r + 0.9 * next_values - critic(s).detach())).mean()  # <- GRD017
     optimizer.zero_grad()
     (value_loss + policy_loss).backward()
@@ -265,7 +265,7 @@ for k in torch.randperm(64).split(16):
 critic, critic_target, actor = nn.Linear(4, 1), nn.Linear(4, 1), nn.Linear(4, 2)
 for s, a, r, s2 in batches:
     target = r + 0.9 * critic_target(s2)
-    log_prob = torch.distributions.Categorical(logits=actor(s)).log_prob(a)
+    log_prob = torch.distributions.Categorical(logits=actor(s)).log_prob(a)[:, None]
     loss = F.mse_loss(critic(s), target) - (log_prob * (target - critic(s).detach())).mean()
     optimizer.zero_grad()
     loss.backward()

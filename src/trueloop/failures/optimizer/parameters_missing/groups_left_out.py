@@ -252,6 +252,10 @@ def _is_covered(group: _Group, received: list[ast.expr]) -> bool:
         for owner in _owners(value)
     }
     is_all = any(len(_owners(each)) and _is_parameters(each) and not _selects(each) for each in received) and not mine
+    is_whole = all(not _selects(each) or "requires_grad" in ast.unparse(each) for each in group.values)
+    in_parts = any(other.startswith((f"{own}.", f"{own}[")) for own in mine for other in taken)
+    if is_whole and in_parts:
+        return True  # all parameters, for clipping perhaps; the optimizer gets those of each part
     return is_all or any(own == other or own.startswith(f"{other}.") for own in mine for other in taken)
 
 
