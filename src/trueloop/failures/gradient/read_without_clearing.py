@@ -206,10 +206,8 @@ def _loop_without_clearing(source: SourceFile, backward: ast.Call, read: _Read) 
 
 def _adds_up(source: SourceFile, loop: Any, owner: ast.expr) -> bool:
     """Return True for a loop that goes on with the same gradients."""
-    ends = (
-        any(isinstance(each, ast.Break | ast.Return | ast.Raise) for each in getattr(loop, "body", []) or [])
-        if (isinstance(loop, ast.For | ast.While))
-        else False
+    ends = isinstance(loop, ast.For | ast.While) and any(
+        isinstance(each, ast.Break | ast.Return | ast.Raise) for each in loop.body
     )
     return not ends and not _is_replaced(source, loop, owner) and not _may_clear(source, loop)
 
