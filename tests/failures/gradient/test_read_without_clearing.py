@@ -99,6 +99,17 @@ b = size(model, second)
 """,
 }
 CORRECT = {
+    "sums that are printed, before the step that uses them": """
+optimizer = torch.optim.SGD(params, lr=0.01)
+norms = {}
+for _ in range(3):
+    optimizer.zero_grad()
+    for i, term in enumerate(terms()):
+        term.backward(retain_graph=True)
+        norms[i] = model[0].weight.grad.norm().item()
+    optimizer.step()
+print(f"sums so far {norms}")
+""",
     "cleared before": """
 norms = []
 for term in terms():

@@ -64,6 +64,8 @@ _MEASURING: Final = frozenset((
 _CLEARING: Final = re.compile(r"zero|clear|reset|step|optimi|minimi|^update$|deepcopy|^set_", re.IGNORECASE)
 """Names of functions that may clear gradients or update weights."""
 
+_SHOWING: Final = re.compile(r"^(print|log|info|debug|write|add_scalars?|set_postfix)$")
+
 
 class _Read(NamedTuple):
     """A place where gradients are read to be measured."""
@@ -82,7 +84,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for each in source.all_calls
         if last_name(each.func) in _BACKWARD and "super" not in ast.unparse(each.func)[:6]
     ]
-    reads = list(_reads(source)) if backwards else []
+    reads = [each for each in _reads(source) if not _is_only_shown(source, each.node)] if backwards else []
     reported: set[int] = set()
     for read in reads:
         function = function_of(source, read.node)
@@ -104,6 +106,36 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=read.node,
                     related=((backward, "adds to the existing gradients"), (again, "again here")),
                 )
+
+
+def _is_only_shown(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a value that is stored in a variable, or an item of one, which is only printed or logged."""
+    statement = source.statement_of(node)
+    match statement:
+        case ast.Assign(targets=[ast.Name() | ast.Subscript() as target]):
+            stored = target.value if isinstance(target, ast.Subscript) else target
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append" | "extend", value=stored))):
+            pass
+        case _:
+            return False
+    if not isinstance(stored, ast.Name):
+        return False
+    uses = [
+        each
+        for each in nodes_in(function_of(source, node), ast.Name)
+        if each.id == stored.id and isinstance(each.ctx, ast.Load) and not encloses(statement, each)
+    ]
+    return bool(uses) and all(_is_shown(source, each) for each in uses)
+
+
+def _is_shown(source: SourceFile, node: ast.AST) -> bool:
+    """Return True for a value that is printed or logged as it was read, not the ratio of two."""
+    for each in enclosing_nodes(source, node):
+        if isinstance(each, ast.BinOp | ast.stmt):
+            return False
+        if isinstance(each, ast.Call) and _SHOWING.search(last_name(each.func)):
+            return True
+    return False
 
 
 def _is_before(first: ast.expr, second: ast.expr) -> bool:
