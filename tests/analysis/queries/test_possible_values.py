@@ -38,6 +38,7 @@ class Plain:
         ("sets = load()\nseen(sets['train'])", set()),
         ("plain = Plain()\nseen(plain.train)", set()),
         ("config = Config()\nseen(config.other)", set()),
+        ("outer = {'inner': {'a': b()}}\ninner = outer['inner']\nseen(inner['a'])", {"b()"}),
     ],
 )
 def test_fields_and_items_have_the_values_that_the_object_was_created_with(text, expected):
@@ -61,3 +62,17 @@ def test_a_variable_does_not_have_the_value_of_the_other_arm(text, expected):
     source = SourceFile([Module("train.py", SourceText(text), ast.parse(text))], [], {})
     seen = next(each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id == "seen")
     assert {ast.unparse(each) for each in origins(source, seen.args[0])} == {"x", *expected}
+
+
+def test_objects_that_are_made_of_each_other_end():
+    text = "\n".join(
+        f"def f{i}(spec):\n    spec = spec['x']\n    f{(i + 1) % 40}(spec['a'])\n    f{(i + 7) % 40}(spec)"
+        for i in range(40)
+    )
+    text += "\nseen(spec['a'])\nspec = {'x': spec}"
+    source = SourceFile([Module("train.py", SourceText(text), ast.parse(text))], [], {})
+    reads = [each for each in source.nodes if isinstance(each, ast.Subscript)]
+    assert len(reads) > 80
+    for each in reads:
+        assert ast.unparse(next(iter(origins(source, each)))) == ast.unparse(each)
+        assert len(list(origins(source, each))) < 10_000

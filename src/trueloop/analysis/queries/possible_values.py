@@ -13,6 +13,7 @@ from trueloop.core.source_text import dotted_name, integer, walk
 
 _BRANCHES: Final = ast.If | ast.For | ast.While | ast.Try | ast.Match
 MAX_DEPTH: Final = 6
+MAX_OWNERS: Final = 2
 
 
 class _Assigned(NamedTuple):
@@ -47,16 +48,44 @@ def possible_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     of a module, a call of a function in the program what the function returns, and a field of a dataclass, a named
     tuple or a dictionary that is written out what it gets there.
     """
-    known = _found_values(source)
-    if node not in known:
-        known[node] = _find_values(source, node)
-    return known[node]
+    found = _found_values(source)
+    if node in found.known:
+        return found.known[node]
+    values = _find_values(source, node)
+    if not found.is_cut:
+        found.known[node] = values
+    if not found.owners:
+        found.is_cut = False
+    return values
+
+
+class _Found:
+    """What `possible_values` has found in a file."""
+
+    def __init__(self) -> None:
+        self.known: dict[ast.expr, list[ast.expr]] = {}
+        self.owners: list[ast.Name] = []
+        """The objects whose fields or items are searched: the search for one may need another, or itself."""
+        self.is_cut = False
+        """Whether a search was given up, so that its results hold for this search only."""
 
 
 @lru_cache(maxsize=1)
-def _found_values(source: SourceFile) -> dict[ast.expr, list[ast.expr]]:
-    """Return what `possible_values` has found in a file."""
-    return {}
+def _found_values(source: SourceFile) -> _Found:
+    return _Found()
+
+
+def _origins_of_owner(source: SourceFile, owner: ast.Name) -> list[ast.expr]:
+    """Return the expressions from which an object may come whose fields or items are read."""
+    found = _found_values(source)
+    if len(found.owners) == MAX_OWNERS:
+        found.is_cut = True
+        return []
+    found.owners.append(owner)
+    try:
+        return list(origins(source, owner))
+    finally:
+        found.owners.pop()
 
 
 def _find_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
@@ -141,7 +170,7 @@ def _of_attribute(source: SourceFile, node: ast.expr, name: str) -> list[ast.exp
 def _of_record(source: SourceFile, owner: ast.Name, name: str) -> list[ast.expr]:
     """Return what a field of a dataclass or named tuple gets where the object is created."""
     found: list[ast.expr] = []
-    for call in origins(source, owner):
+    for call in _origins_of_owner(source, owner):
         record = definitions(source).classes.get(last_name(call.func)) if isinstance(call, ast.Call) else None
         fields = _fields(record) if record is not None else {}
         if name not in fields:
@@ -167,7 +196,7 @@ def _fields(record: ast.ClassDef) -> dict[str, ast.expr | None]:
 def _of_dictionary(source: SourceFile, owner: ast.Name, key: str) -> list[ast.expr]:
     """Return the item of a dictionary that is written out: ``{"train": train_set}["train"]``."""
     found: list[ast.expr] = []
-    for each in origins(source, owner):
+    for each in _origins_of_owner(source, owner):
         if isinstance(each, ast.Dict):
             found += [e for k, e in zip(each.keys, each.values, strict=True) if getattr(k, "value", None) == key]
         elif isinstance(each, ast.Call) and last_name(each.func) == "dict":
