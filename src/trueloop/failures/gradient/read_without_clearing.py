@@ -129,7 +129,7 @@ def _is_only_shown(source: SourceFile, node: ast.expr) -> bool:
 
 
 def _is_shown(source: SourceFile, node: ast.AST) -> bool:
-    """Return True for a value that is printed or logged as it was read, not the ratio of two."""
+    """Return True for a value that is printed or logged itself, and not a ratio of two."""
     for each in enclosing_nodes(source, node):
         if isinstance(each, ast.BinOp | ast.stmt):
             return False
