@@ -120,12 +120,12 @@ def default_of(source: SourceFile, node: ast.expr) -> ast.expr | None:
 def values_in_closure(source: SourceFile, node: ast.Name) -> list[ast.expr]:
     """Return the expressions whose value a variable may have, also one of a function around that of the node."""
     around = enclosing_nodes(source, node)
-    if any(isinstance(e, ast.Lambda) and node.id in [each.arg for each in _parameters(e)] for e in around):
+    if any(isinstance(e, ast.Lambda) and node.id in [each.arg for each in parameters_of(e)] for e in around):
         return []
     function = function_of(source, node)
     while not isinstance(function, ast.Module):
         found = [part for each in _assignments(function).get(node.id, []) for part in _parts(source, each)]
-        if node.id in [each.arg for each in _parameters(function)]:
+        if node.id in [each.arg for each in parameters_of(function)]:
             return found + _arguments(source, function, node.id)
         if found:
             return found
@@ -149,7 +149,7 @@ def _of_variable(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr
         return found
     if isinstance(function, ast.Module):
         return found
-    if name in [each.arg for each in _parameters(function)]:
+    if name in [each.arg for each in parameters_of(function)]:
         return found + _arguments(source, function, name)
     if not found:
         found = [part for each in _assignments(source.tree).get(name, []) for part in _parts(source, each)]
@@ -208,7 +208,7 @@ def _is_self(source: SourceFile, node: ast.expr, name: str) -> bool:
     """Return True if a name is that of the object whose method contains a node."""
     function = function_of(source, node)
     is_method = not isinstance(function, ast.Module) and isinstance(source.parents.get(id(function)), ast.ClassDef)
-    return is_method and [each.arg for each in _parameters(function)[:1]] == [name]
+    return is_method and [each.arg for each in parameters_of(function)[:1]] == [name]
 
 
 def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[list[ast.expr], bool]:
@@ -219,26 +219,22 @@ def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[lis
         statement = each.statement
         if statement.lineno > node.lineno or id(statement) in around:
             continue
-        if _is_in_other_arm(source, statement, node):
-            is_repeated = any(isinstance(around, ast.For | ast.While) for around in enclosing_nodes(source, node))
+        conditions = [e for e in enclosing_nodes(source, statement) if isinstance(e, _BRANCHES)]
+        of_statement = {id(statement), *_ancestors(source, statement)} if conditions else set[int]()
+        if any(_divides(e, of_statement, around) for e in conditions if id(e) in around):
+            is_repeated = any(isinstance(e, ast.For | ast.While) for e in enclosing_nodes(source, node))
             found += _parts(source, each) if is_repeated else []
             continue
         found += _parts(source, each)
-        conditions = [e for e in enclosing_nodes(source, statement) if isinstance(e, _BRANCHES)]
         if all(id(condition) in around for condition in conditions):
             return found, True
     return found, False
 
 
-def _is_in_other_arm(source: SourceFile, statement: ast.stmt, node: ast.expr) -> bool:
-    """Return True for a statement and a node in two arms of an ``if``, of which only one runs."""
-    around = list(enclosing_nodes(source, node))
-    inside = {id(each) for each in (statement, *enclosing_nodes(source, statement))}
-    of_node = {id(each) for each in (node, *around)}
-    return any(
-        any(id(each) in inside for each in first) and any(id(each) in of_node for each in second)
-        for branch in around
-        if isinstance(branch, ast.If) and id(branch) in inside
+def _divides(branch: ast.AST, of_statement: set[int], of_node: set[int]) -> bool:
+    """Return True if a statement and a node are in two arms of an ``if``, of which only one runs."""
+    return isinstance(branch, ast.If) and any(
+        any(id(each) in of_statement for each in first) and any(id(each) in of_node for each in second)
         for first, second in ((branch.body, branch.orelse), (branch.orelse, branch.body))
     )
 
@@ -275,7 +271,7 @@ def is_without_gradients(source: SourceFile, node: ast.AST, depth: int = MAX_DEP
     name = getattr(function, "name", "")
     if not depth or name in ("", "forward", "__call__"):
         return False
-    calls = [each for each in source.all_calls if last_name(each.func) == name]
+    calls = definitions(source).calls.get(name, [])
     return bool(calls) and all(is_without_gradients(source, each, depth - 1) for each in calls)
 
 
@@ -367,20 +363,21 @@ def _class_of_instance(source: SourceFile) -> dict[str, set[str]]:
         function = called_function(source, call)
         if function is None or isinstance(source.parents.get(id(function)), ast.ClassDef):
             continue
-        for parameter, argument in zip(_parameters(function), call.args, strict=False):
+        for parameter, argument in zip(parameters_of(function), call.args, strict=False):
             if isinstance(argument, ast.Name | ast.Attribute) and last_name(argument) in found:
                 found.setdefault(parameter.arg, set()).update(found[last_name(argument)])
     return found
 
 
-def _parameters(function: Any) -> list[ast.arg]:
+def parameters_of(function: Any) -> list[ast.arg]:
+    """Return the parameters of a function or lambda that are passed by name or position."""
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
 def _arguments(source: SourceFile, function: Any, name: str) -> list[ast.expr]:
     """Return the arguments that the calls of a function pass as a parameter."""
     around = source.parents.get(id(function))
-    names = [each.arg for each in _parameters(function)]
+    names = [each.arg for each in parameters_of(function)]
     if isinstance(around, ast.ClassDef):
         names = names[1:]
     known, called = definitions(source), function.name

@@ -101,11 +101,17 @@ def argument_of(source: SourceFile, function: Any, call: ast.Call, name: str) ->
     names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
     defaults: dict[str, Any] = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
     defaults |= dict(zip([each.arg for each in arguments.kwonlyargs], arguments.kw_defaults, strict=True))
+    return passed_argument(source, function, call, name) or defaults.get(name)
+
+
+def passed_argument(source: SourceFile, function: Any, call: ast.Call, name: str) -> ast.expr | None:
+    """Return what a call itself passes as a parameter of a function or method; None if nothing or unknown."""
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if isinstance(source.parents.get(id(function)), ast.ClassDef) and "staticmethod" not in map(
         last_name, function.decorator_list
     ):
         names = names[1:]
-    return _passed(call, names, name) or defaults.get(name)
+    return _passed(call, names, name)
 
 
 def _passed(call: ast.Call, names: list[str], name: str) -> ast.expr | None:

@@ -67,9 +67,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _may_overflow(source: SourceFile, node: ast.BinOp) -> bool:
     number = _constant(source, node.right)
-    if number is not None and isinstance(node.op, ast.Add | ast.Mult) and _is_blank(source, node.left):
-        return False
     if number is not None:
+        if not isinstance(node.op, ast.Sub) and _is_blank(source, node.left):
+            return False
         return 1 < number < (255 if isinstance(node.op, ast.Mult) else 256)
     is_array = _is_bytes(source, node.right) and not _is_class_map(node.right)
     return is_array and not isinstance(node.op, ast.Mult) and ast.unparse(node.left) != ast.unparse(node.right)

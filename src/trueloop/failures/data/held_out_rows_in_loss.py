@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, is_loss_call
-from trueloop.analysis.queries.class_instances import called_function
+from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.queries.held_out_names import TRAINING, data_words, is_held_out, is_training
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import possible_values
@@ -158,7 +158,7 @@ def _is_shown(source: SourceFile, node: ast.AST) -> bool:
 def _gets_held_out(source: SourceFile, function: ast.expr) -> bool:
     """Return True if a function of the program, which computes no loss, is also called with held-out rows."""
     name = last_name(function)
-    calls = [each for each in source.all_calls if last_name(each.func) == name] if name else []
+    calls = definitions(source).calls.get(name, []) if name else []
     called = called_function(source, calls[0]) if calls else None
     if (
         called is None

@@ -46,6 +46,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes
+from trueloop.analysis.queries.shuffled_loaders import passed_argument
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -155,7 +156,7 @@ def _reads(source: SourceFile) -> Iterator[_Read]:
         if len(owners) != 1 or not owners <= {*parameters} or "backward" in calls or _may_clear(source, function):
             continue
         for call in definitions(source).calls.get(name, []):
-            given = _argument(function, call, next(iter(owners)))
+            given = passed_argument(source, function, call, next(iter(owners)))
             if given is not None and _is_measured(source, call):
                 yield _Read(call, *_owner(source, given))
 
@@ -181,14 +182,6 @@ def _iterated(node: ast.expr) -> ast.expr:
             return _iterated(last)
         case _:
             return node
-
-
-def _argument(function: Any, call: ast.Call, name: str) -> ast.expr | None:
-    """Return the argument that a call gives for a parameter."""
-    names = [each.arg for each in function.args.args]
-    position = names.index(name) - (names[0] in ("self", "cls"))
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    return call.args[position] if 0 <= position < len(call.args) else named
 
 
 def _is_measured(source: SourceFile, node: ast.expr) -> bool:
@@ -297,7 +290,7 @@ def _called_again(source: SourceFile, function: Any, read: _Read) -> ast.AST | N
     is_given = root != "self" and root in [each.arg for each in function.args.args]
     before: list[tuple[ast.stmt, str]] = []
     for call in definitions(source).calls.get(function.name, []):
-        owner = _argument(function, call, root) if is_given else read.owner
+        owner = passed_argument(source, function, call, root) if is_given else read.owner
         loop = next((each for each in enclosing_nodes(source, call) if isinstance(each, _LOOPS)), None)
         if owner is None:
             continue

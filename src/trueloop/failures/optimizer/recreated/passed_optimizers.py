@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins
+from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins, parameters_of
+from trueloop.analysis.queries.shuffled_loaders import passed_argument
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in
 
@@ -41,7 +42,7 @@ def passed_in_vain(source: SourceFile) -> Iterator[PassedInVain]:
             model = _model(source, function, value) if name and isinstance(value, ast.Call) else ""
             if not model or not _trains(source, function, name) or _leaves(source, function, target):
                 continue
-            for parameter in _parameters(function):
+            for parameter in parameters_of(function):
                 found = _found(source, function, parameter, statement, model)
                 if found is not None and isinstance(value, ast.Call):
                     yield PassedInVain(value, name, parameter, *found)
@@ -105,7 +106,7 @@ def _model(source: SourceFile, function: Any, call: ast.Call) -> str:
     read = [e for e in computed_from(source, call.args[0], 2) if isinstance(e, ast.Attribute)]
     owners = {dotted_name(e.value) for e in read if e.attr in ("parameters", "named_parameters")}
     name = owners.pop() if len(owners) == 1 else ""
-    names = [each.arg for each in _parameters(function)]
+    names = [each.arg for each in parameters_of(function)]
     if not name or (name not in names and not name.startswith("self.")):
         return ""
     stored = [
@@ -138,22 +139,15 @@ def _trains(source: SourceFile, function: Any, name: str) -> bool:
             return True
         known = definitions(source).functions.get(last_name(call.func))
         if name in _names(call) and known is not None and known is not function:
+            own = [each.arg for each in parameters_of(known)]
             steps = [e for e in nodes_in(known, ast.Call) if last_name(e.func) == "step"]
-            if any(getattr(getattr(e.func, "value", None), "id", "") in _own_names(known) for e in steps):
+            if any(getattr(getattr(e.func, "value", None), "id", "") in own for e in steps):
                 return True
     return False
 
 
 def _names(call: ast.Call) -> list[str]:
     return [dotted_name(each) for each in (*call.args, *(e.value for e in call.keywords))]
-
-
-def _own_names(function: Any) -> list[str]:
-    return [each.arg for each in _parameters(function)]
-
-
-def _parameters(function: Any) -> list[ast.arg]:
-    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
 def _leaves(source: SourceFile, function: Any, target: ast.expr) -> bool:
@@ -180,9 +174,9 @@ def _built_by_callers(
     """Return what builds the optimizer that callers pass for the same model, and the names that it has there."""
     built, names = None, set[str]()
     for call in _calls(source, function):
-        given = _argument(function, call, parameter.arg)
+        given = passed_argument(source, function, call, parameter.arg)
         made = [e for e in origins(source, given) if _builds_optimizer(source, e)] if given is not None else []
-        own = _argument(function, call, model)
+        own = passed_argument(source, function, call, model)
         if given is None or not made or not isinstance(made[0], ast.Call) or not made[0].args:
             return None, set()
         if own is not None and not _is_same_model(source, made[0].args[0], own):
@@ -221,16 +215,6 @@ def _calls(source: SourceFile, function: Any) -> list[ast.Call]:
         if any(isinstance(e, ast.Call) and last_name(e.func) == parent.name for e in makers):
             found.append(call)
     return found
-
-
-def _argument(function: Any, call: ast.Call, name: str) -> ast.expr | None:
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    names = names[1:] if names[:1] == ["self"] else names
-    if named is not None or name not in names or any(isinstance(each, ast.Starred) for each in call.args):
-        return named
-    position = names.index(name)
-    return call.args[position] if position < len(call.args) else None
 
 
 def _state_use(source: SourceFile, names: set[str]) -> ast.expr | None:

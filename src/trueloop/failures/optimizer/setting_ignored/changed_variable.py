@@ -7,6 +7,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -115,7 +116,7 @@ def _is_setup(source: SourceFile, creation: Op, statement: Any) -> bool:
     function = function_of(source, statement)
     owner = dotted_name(getattr(statement, "targets", [getattr(statement, "target", None)])[0]).partition(".")[0]
     stored = [each.id for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store)]
-    calls = [each for each in source.all_calls if last_name(each.func) == getattr(function, "name", "")]
+    calls = _calls_of(source, function)
     creating = function_of(source, creation.node)
     runs_before = any(
         function_of(source, each) is creating and each.lineno < creation.node.lineno and not _has_loop(source, each)
@@ -126,9 +127,14 @@ def _is_setup(source: SourceFile, creation: Op, statement: Any) -> bool:
 
 def _may_run_again(source: SourceFile, function: Any) -> bool:
     """Return True for a function that is called in a loop, or from several places, and so reads the new value too."""
-    name = getattr(function, "name", "__init__")
-    calls = [each for each in source.all_calls if last_name(each.func) == name]
-    return name != "__init__" and (len(calls) > 1 or any(_has_loop(source, each) for each in calls))
+    calls = _calls_of(source, function)
+    return getattr(function, "name", "__init__") != "__init__" and (
+        len(calls) > 1 or any(_has_loop(source, each) for each in calls)
+    )
+
+
+def _calls_of(source: SourceFile, function: Any) -> list[ast.Call]:
+    return definitions(source).calls.get(getattr(function, "name", "__init__"), [])
 
 
 def _has_loop(source: SourceFile, statement: ast.AST) -> bool:
