@@ -39,6 +39,20 @@ def attend(q, k, v, ids):
     scores = (q @ k.transpose(-2, -1)).masked_fill(mask == 0, -1e9)
     return scores.softmax(-1) @ v
 """,
+    "keys, from the number of the padding": """
+class Encoder(nn.Module):
+    def forward(self, q, k, v, ids):
+        mask = (ids != self.pad_idx).unsqueeze(1).unsqueeze(2)
+        scores = (q @ k.transpose(-2, -1)).masked_fill(mask == 0, -1e9)
+        return scores.softmax(-1) @ v
+""",
+    "keys, in two steps": """
+def attend(q, k, v, ids, pad_idx):
+    mask = (ids != pad_idx).unsqueeze(1)
+    mask = mask.unsqueeze(2)
+    scores = (q @ k.transpose(-2, -1)).masked_fill(~mask, -1e9)
+    return scores.softmax(-1) @ v
+""",
     "combined with a causal mask": """
 class Decoder(nn.Module):
     def make_trg_mask(self, trg):

@@ -87,7 +87,8 @@ def _query_masks(source: SourceFile) -> Iterator[tuple[ast.expr, int]]:
                 shape = 3
             case _:
                 continue
-        if any(_is_padding(each) for each in origins(source, base, 2)):
+        made = list(origins(source, base, 2))
+        if any(map(_is_padding, made)) and not any(map(_adds_dimension, made)):
             yield node, shape
 
 
@@ -123,6 +124,13 @@ def _is_padding(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):  # torch.cat([first, ids != padding], dim=1)
         return bool(nodes_in(node, ast.Compare)) and _MASK.search(ast.unparse(node)) is not None
     return isinstance(node, ast.Name | ast.Attribute) and _MASK.search(last_name(node)) is not None
+
+
+def _adds_dimension(node: ast.expr) -> bool:
+    """Return True for a mask that has got a further dimension before: ``(ids != padding).unsqueeze(1)``."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Tuple) and any(map(is_none, node.slice.elts))
+    return isinstance(node, ast.Call) and last_name(node.func) == "unsqueeze"
 
 
 def _is_combined(source: SourceFile, node: ast.expr) -> bool:
