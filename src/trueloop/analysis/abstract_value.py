@@ -96,12 +96,14 @@ class AbstractValue:
 
     def models(self) -> list[AbstractValue]:
         """Return the models whose parameters the value contains; for a wrapper, the wrapped model."""
-        found, queue = list[AbstractValue](), list(_unwrap(self))
+        found, queue, seen = list[AbstractValue](), list(_unwrap(self)), set[int]()
         while queue:
             each = queue.pop()
+            if id(each) in seen:  # a loss that is summed up in a loop reaches the same values on very many ways
+                continue
+            seen.add(id(each))
             if each.kind is ValueKind.MODEL:
-                if all(each is not other for other in found):
-                    found.append(each)
+                found.append(each)
             elif each.kind in (
                 ValueKind.OPTIMIZER,
                 ValueKind.PARAMETERS,
