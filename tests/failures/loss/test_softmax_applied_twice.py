@@ -175,6 +175,55 @@ def test_run_accepts_scores_that_do_not_sum_to_one(run_is_clean, softmax):
     run_is_clean(DATA + BY_HAND.replace("{softmax}", softmax).replace("{mark}", ""))
 
 
+MIXTURE = """
+class Mixture(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 4), nn.Linear(6, 4)
+        self.gate = nn.Linear(6, 1)
+    def forward(self, x):
+        share = torch.sigmoid(self.gate(x))
+        first, second = self.first(x).softmax(-1), self.second(x).softmax(-1)
+        return {result}
+model = Mixture()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    output = model(x)
+    loss = {loss}
+    loss.backward(){mark}
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "loss"),
+    [
+        ("share * first + (1 - share) * second", "F.cross_entropy(output, y)"),
+        ("torch.stack([first, second]).mean(0)", "nn.CrossEntropyLoss(label_smoothing=0.1)(output, y)"),
+        ("(first + second).div(2), share", "F.cross_entropy(output[0], y)"),
+        ("(first + second) / 2 + 0 * share", "F.cross_entropy(output.view(64, 4), y)"),
+    ],
+)
+def test_run_reports_a_mean_of_probabilities(run_reports, result, loss):
+    script = MIXTURE.replace("{result}", result).replace("{loss}", loss).replace("{mark}", "  # <- LOS001")
+    run_reports(DATA + script)
+
+
+@pytest.mark.parametrize(
+    ("result", "loss"),
+    [
+        ("share * first + (1 - share) * second", "F.nll_loss(output.log(), y)"),
+        ("share * first + (1 - share) * second", "F.cross_entropy(output.log(), y)"),
+        ("share * first + (1 - share) * second", "F.cross_entropy(16 * output, y)"),
+        ("self.first(x), (first + second) / 2", "F.cross_entropy(output[0], y)"),
+        ("first - second", "F.cross_entropy(output, y)"),
+    ],
+)
+def test_run_accepts_other_uses_of_probabilities(run_is_clean, result, loss):
+    run_is_clean(DATA + MIXTURE.replace("{result}", result).replace("{loss}", loss).replace("{mark}", ""))
+
+
 # Lint --------------------------------------------------------------------------------------------------------
 
 LINT_ONLY = {

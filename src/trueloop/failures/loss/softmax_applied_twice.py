@@ -23,7 +23,9 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a loss whose input is the direct result of a softmax over as many values as there
-    are classes; reshaping and changes of the dtype in between do not matter. The linter reports a softmax over the last
+    are classes; reshaping and changes of the dtype in between do not matter. It also reports a loss of the output of a
+    model in which all numbers are between 0 and 1 and those of a sample add up to 1, as the mean of several softmaxes.
+    The linter reports a softmax over the last
     or the second dimension directly before the loss, at the end of a model, or in a method of it such as
     ``predict_proba``. The loss and the model may come from a function, a dictionary, ``getattr``, or a registry that
     decorators fill, also in other files. If the name of the class is unknown, all classes must end with a softmax. It
@@ -38,6 +40,7 @@ References
 import ast
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from trueloop.analysis.abstract_value import FORWARD_RESULT, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
@@ -49,38 +52,87 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardLosses
+from trueloop.tracing.events import BackwardLosses, LossGraphRead, ModelCalled
 
 LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 
 
+MAX_MODEL_CALLS = 16
+"""Number of model calls whose outputs are compared with the input of the loss."""
+MAX_NUMBERS = 1_000_000
+TOLERANCE = 1e-4
+
+
 class Detector(BaseDetector):
-    """Checks which operation produced the input of each cross-entropy."""
+    """Checks which operation produced the input of each cross-entropy, and whether its input is probabilities."""
 
     def __init__(self) -> None:
         self._checked = False
+        self._calls = 0
+        self._probabilities: list[Any] = []
+        """Outputs since the latest loss, as rows of one number per class that add up to 1."""
+        self._classes = 0
+        """Number of classes of a loss in this backward pass whose input is probabilities; 0 = there is none."""
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Keep the outputs of the first calls that are probabilities of classes."""
+        if not event.has_graph or event.recomputed:
+            return
+        from trueloop.tracing.nonfinite.values import tensors_in
+
+        self._calls += 1
+        if self._calls > MAX_MODEL_CALLS:
+            self.ignore(ModelCalled)
+            self.ignore(LossGraphRead)
+            self._probabilities.clear()
+            return
+        for each in tensors_in(event.output):
+            if each.ndim > 1 and each.shape[-1] > 1 and 0 < each.numel() <= MAX_NUMBERS and each.is_floating_point():
+                rows = each.detach().flatten(0, -2)
+                if rows.min().item() >= 0 and (rows.sum(1) - 1).abs().max().item() <= TOLERANCE:
+                    self._probabilities.append(rows)
+
+    def on_loss_graph_read(self, event: LossGraphRead) -> None:
+        """Compare the logarithms in each cross-entropy with those of a softmax of the model's probabilities."""
+        for loss in event.live_losses if self._probabilities else ():
+            rows = [each for each in self._probabilities if each.shape == loss.answers.shape]
+            if loss.kind == "nll" and any(_is_log_softmax(loss.answers, each) for each in rows):
+                self._classes = rows[0].shape[1]
+        self._probabilities.clear()
 
     def on_backward_losses(self, event: BackwardLosses) -> Iterator[Evidence]:
-        """Return evidence for each cross-entropy whose input is the result of a softmax."""
+        """Return evidence for each cross-entropy whose input is the result of a softmax, or probabilities."""
+        classes, self._classes = self._classes, 0
         for loss in event.losses:
             self._checked = True
-            if loss.kind != "cross_entropy" or loss.input_operations[:1] != ("softmax",):
-                continue
-            classes = loss.shape[1 if len(loss.shape) > 1 else 0] if loss.shape else 0
-            minimum = ""
-            if classes > 1:
-                minimum = (
-                    f": with {classes} classes the loss cannot fall below {math.log1p((classes - 1) / math.e):.2f}"
+            if loss.kind == "cross_entropy" and loss.input_operations[:1] == ("softmax",):
+                classes = 0
+                yield Evidence(
+                    message="`cross_entropy` applies a softmax, but its input already comes from a softmax"
+                    + _lowest_loss(loss.shape[1 if len(loss.shape) > 1 else 0] if loss.shape else 0),
+                    location=loss.location or event.location,
+                    related=((event.location, "`backward()`"),) if loss.location and event.location else (),
                 )
+        if classes:
             yield Evidence(
-                message=f"`cross_entropy` applies a softmax, but its input already comes from a softmax{minimum}.",
-                location=loss.location or event.location,
-                related=((event.location, "`backward()`"),) if loss.location and event.location else (),
+                message="`cross_entropy` applies a softmax, but its input already is probabilities: all its numbers "
+                f"are between 0 and 1, and those of a sample add up to 1{_lowest_loss(classes)}",
+                location=event.location,
             )
 
     def inconclusive(self) -> str:
         """Return a reason if no PyTorch loss was found."""
         return "" if self._checked else "no PyTorch loss was found in a graph"
+
+
+def _lowest_loss(classes: int) -> str:
+    lowest = math.log1p((classes - 1) / math.e) if classes > 1 else 0.0
+    return f": with {classes} classes the loss cannot fall below {lowest:.2f}." if lowest else "."
+
+
+def _is_log_softmax(answers: Any, rows: Any) -> bool:
+    """Return True if the logarithms in a loss are those of a softmax of some rows."""
+    return (rows.log_softmax(1) - answers).abs().max().item() <= TOLERANCE
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
