@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -155,22 +156,17 @@ def _roots(source: SourceFile, *, weighted: bool = False) -> Iterator[ast.expr]:
 
 
 def _first_terms(source: SourceFile, node: ast.expr) -> tuple[Term, ...]:
-    found: list[Term] = []
-    for each in signed_terms(source, node):
-        found.append(each)
-        if len(found) == _MAX_TERMS:
-            break
-    return tuple(found)
+    return tuple(signed_terms(source, node))
 
 
 def signed_terms(source: SourceFile, node: ast.expr) -> Iterator[Term]:
-    """Yield the terms of a value, with the sign with which it contains them.
+    """Yield the first 400 terms of a value, with the sign with which it contains them.
 
     Sums, means, products with positive factors, variables, lists, dictionaries, and functions of the program are
     followed. A coefficient of unknown value is taken to be positive, unless the program contains a negative number for
     its name.
     """
-    yield from _terms(source, Term(1, node, node), {}, _MAX_DEPTH)
+    yield from islice(_terms(source, Term(1, node, node), {}, _MAX_DEPTH), _MAX_TERMS)
 
 
 def _terms(source: SourceFile, term: Term, calls: _Calls, depth: int) -> Iterator[Term]:
