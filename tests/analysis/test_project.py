@@ -179,3 +179,14 @@ def test_files_next_to_a_named_file_are_followed(tmp_path):
     assert alone.find("net", str(tmp_path / "main.py")) == ""
     assert named.find("net", str(tmp_path / "main.py")) == str(tmp_path / "net.py")
     assert named.display_path(str(tmp_path / "net.py")) == str(tmp_path / "net.py")
+
+
+@pytest.mark.parametrize("statement", ["from utils import common", "import utils.common as common"])
+def test_a_folder_without_init_next_to_a_named_file_is_a_package(tmp_path, statement):
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "common.py").write_text("def rate(): return 0.1\n")
+    main = tmp_path / "train.py"
+    main.write_text(f"{statement}\nvalue = common.rate()\n")
+    project = Project([str(main)], lambda path: Path(path).read_text(), [str(tmp_path)])
+    program = interpret(project.parse(str(main), main.read_text()), project=project)
+    assert [Path(each.path).name for each in program.modules] == ["train.py", "common.py"]

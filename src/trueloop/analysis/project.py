@@ -217,12 +217,13 @@ class Project:
         for each in (f"{target}.py", package) if names else (package,):
             if self._is_file(each):
                 return each
-        return target if target in self._folders else ""
+        return target if target in self._folders or (self._is_followed(target) and os.path.isdir(target)) else ""
 
     def _is_file(self, path: str) -> bool:
-        if path in self._names:
-            return True
-        return any(path.startswith(each + os.sep) for each in self._named_folders) and os.path.isfile(path)
+        return path in self._names or (self._is_followed(path) and os.path.isfile(path))
+
+    def _is_followed(self, path: str) -> bool:
+        return any(path.startswith(each + os.sep) for each in self._named_folders)
 
     # Files -----------------------------------------------------------------------------------------------------------
 
