@@ -167,6 +167,15 @@ def train(optimizer, net=model, inputs=x, size=24):
         optimizer.step()
 """
 FAULTY_WITHOUT_LOADER = {
+    "another rate in every update": """
+for step in range(12):
+    optimizer = optim.SGD(model.parameters(), lr=0.1 / (1 + step) ** 0.75, momentum=0.9)  # <- OPT004
+    rows = torch.randint(0, 96, (16,))
+    loss = F.cross_entropy(model(x[rows]), data.tensors[1][rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "slices of a permutation": """
 for _ in range(5):
     train(optim.Adam(model.parameters(), lr=0.01))  # <- OPT004
@@ -489,6 +498,17 @@ for stage in range(5):
     with torch.no_grad():
         print(sum(model(a).argmax(1).eq(b).sum().item() for a, b in loader))
     model.train()
+""",
+    "a search for the best rate, from the same weights": """
+start = copy.deepcopy(model.state_dict())
+for rate in torch.logspace(-4, 0, 20).tolist():
+    model.load_state_dict(start)
+    optimizer = optim.Adam(model.parameters(), lr=rate)
+    loss = F.cross_entropy(model(x), data.tensors[1])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(F.cross_entropy(model(x), data.tensors[1]).item())
 """,
     "other rates": """
 for rate in (0.1, 0.03, 0.01, 0.003, 0.001):

@@ -30,7 +30,7 @@ How it is detected
     In a run, the sanitizer reports a line that has built three or more optimizers with momentum or running averages,
     for the same parameters and with the same learning rate, if there was at most one pass over the same loader between
     them and no weights were loaded. Without a loader it compares the samples: three optimizers in a row must have been
-    trained on the same samples, each sample once, or eight in a row for a single update. The linter reports a loop that
+    trained on the same samples, each sample once, or eight in a row, at any rates, for a single update. The linter reports a loop that
     builds the same optimizer for the same model in each iteration and iterates over a loader at most once, or makes one
     update with it. At the end of a run, the sanitizer also reports a scheduler that was stepped three times for an
     optimizer that never stepped, or that has not stepped since another one was built, while the other optimizer made at
@@ -230,8 +230,10 @@ class _OptimizerLine:
             self.passes = self.same_samples = self.single_updates = 0
             self.previous = None
             return
-        if before is not None and (before.rates != use.rates or use.starts_anew(before)):
-            self.passes = self.same_samples = self.single_updates = 0
+        is_new_run = before is not None and use.starts_anew(before)
+        if before is not None and (is_new_run or before.rates != use.rates):  # the next stage of a training
+            self.passes = self.same_samples = 0
+            self.single_updates = 0 if is_new_run else self.single_updates
         loader, samples = use.loader_of_one_pass(), use.samples_of_one_pass()
         self.passes = 0 if loader is None else self.passes + 1 if loader is self.loader else 1
         is_same = (
