@@ -388,3 +388,28 @@ def test_shared_options_are_reported(lint_reports, parameter, script):
 @pytest.mark.parametrize(("parameter", "script"), NOT_SHARED.values(), ids=NOT_SHARED)
 def test_other_options_are_not_reported(lint_is_clean, parameter, script):
     lint_is_clean(VIEWS.replace("{parameter}", parameter) + script, "EVL005")
+
+
+def test_unpaired_samples_are_not_reported(lint_is_clean):
+    lint_is_clean("""
+import random
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Pairs(Dataset):
+    def __init__(self, first, second, unpaired=True):
+        self.first, self.second, self.unpaired = first, second, unpaired
+    def __len__(self):
+        return len(self.first)
+    def __getitem__(self, i):
+        a = self.first[i]
+        if self.unpaired:
+            b = self.second[random.randrange(len(self.second))]
+        else:
+            b = self.second[i % len(self.second)]
+        return a, b
+
+x, y = torch.rand(100, 3), torch.rand(80, 3)
+train_loader = DataLoader(Pairs(x[:80], y[:60]), batch_size=8, shuffle=True)
+test_loader = DataLoader(Pairs(x[80:], y[60:]), batch_size=8)
+""")

@@ -518,6 +518,34 @@ def main():
     train(optim.SGD(model.parameters(), lr=settings.lr))
 main()
 """,
+    "a template of settings": """
+def use_template(args):
+    args.batch_size = 128
+    args.lr = 0.001
+    args.epochs = 10
+class Trainer:
+    def __init__(self, args):
+        self.optimizer = optim.SGD(model.parameters(), lr=args.lr)
+class Args:
+    lr, batch_size, epochs = 0.1, 32, 1
+args = Args()
+use_template(args)
+train(Trainer(args).optimizer)
+""",
+    "the current rate is read": """
+lr = 0.1
+opt = optim.SGD(model.parameters(), lr=lr)
+schedule = optim.lr_scheduler.StepLR(opt, 2)
+rates = []
+for epoch in range(4):
+    train(opt)
+    schedule.step()
+    lr = schedule.get_last_lr()[0]
+    rates.append(lr)
+for epoch in range(4):
+    lr = opt.param_groups[0]["lr"]
+    print(epoch, lr)
+""",
     "a stage that creates the optimizer again": """
 class Trainer:
     def __init__(self, lr):

@@ -99,10 +99,23 @@ def _random_block(
                 body, rest = [chosen], [other]
             case _:
                 continue
-        is_random = any(_draws(source, each, stored) for each in body)
+        is_random = any(_draws(source, each, stored) for each in body) and not _picks_another_item(body, rest)
         if is_random and not any(_draws(source, each, stored) for each in rest) and _keeps_label(function, statement):
             return test
     return None
+
+
+def _picks_another_item(body: Sequence[ast.AST], rest: Sequence[ast.AST]) -> bool:
+    """Return True if one arm takes a random item of a list, and the other one an item with its own index.
+
+    Unpaired images are drawn in this way: ``self.second[random.randrange(n)] if self.unpaired else self.second[i]``.
+    """
+    listed = {dotted_name(each.value) for arm in rest for each in nodes_in(arm, ast.Subscript)} - {""}
+    return any(
+        dotted_name(each.value) in listed and any(last_name(e.func) in _DRAWS for e in nodes_in(each.slice, ast.Call))
+        for arm in body
+        for each in nodes_in(arm, ast.Subscript)
+    )
 
 
 def _is_flag(test: ast.expr, flag: str) -> bool:

@@ -18,6 +18,7 @@ _SHOWING: Final = frozenset((
     "print", "log", "info", "debug", "warning", "write", "format", "append", "set_postfix", "set_description",
     "add_scalar", "str", "round", "update",
 ))  # fmt: skip
+MIN_TEMPLATE: Final = 3  # settings that a function which prepares a configuration sets
 _FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _LOOPS: Final = ast.For | ast.While | ast.AsyncFor
 
@@ -65,7 +66,7 @@ def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
         targets = (
             each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AugAssign) else []
         )
-        if len(targets) != 1 or dotted_name(targets[0]) != name:
+        if len(targets) != 1 or dotted_name(targets[0]) != name or _reads_rate(each.value):
             continue
         if (
             isinstance(rate, ast.Attribute)
@@ -74,6 +75,12 @@ def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
         ):
             found.append(each)
     return found
+
+
+def _reads_rate(value: ast.expr) -> bool:
+    """Return True for a value that is read from a schedule or optimizer: ``schedule.get_last_lr()[0]``."""
+    names = {last_name(each) for each in nodes_in(value, ast.Name, ast.Attribute)}
+    return not names.isdisjoint(("get_lr", "get_last_lr", "param_groups"))
 
 
 def _scope(source: SourceFile, rate: ast.Name | ast.Attribute) -> Any:
@@ -116,6 +123,9 @@ def _is_setup(source: SourceFile, creation: Op, statement: Any) -> bool:
     function = function_of(source, statement)
     owner = dotted_name(getattr(statement, "targets", [getattr(statement, "target", None)])[0]).partition(".")[0]
     stored = [each.id for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store)]
+    fields = {dotted_name(e) for e in nodes_in(function, ast.Attribute) if isinstance(e.ctx, ast.Store)}
+    if owner != "self" and sum(each.startswith(f"{owner}.") for each in fields) >= MIN_TEMPLATE:
+        return True
     calls = _calls_of(source, function)
     creating = function_of(source, creation.node)
     runs_before = any(
