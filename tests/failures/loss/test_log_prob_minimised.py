@@ -61,6 +61,14 @@ for x, a, r in loader:
 """,
 }
 CORRECT = {
+    "a saliency map": """
+def saliency(policy, s, a):
+    s = torch.as_tensor(s)
+    s.requires_grad_()
+    log_prob = Categorical(policy(s)).log_prob(a)
+    log_prob.backward()
+    return s.grad.abs()
+""",
     "a minus": "loss = -(torch.stack(log_probs) * advantage).sum()\nloss.backward()\n",
     "a minus at the end": "loss = (log_probs * returns).mean()\n(-loss).backward()\n",
     "a minus in the list": """

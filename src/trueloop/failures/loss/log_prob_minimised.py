@@ -38,7 +38,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOG_PROB: Final = re.compile(r"(^|_)(log_?probs?|logps?|log_?pi|log_?prob_?actions?|log_?likelihoods?)(_|$)")
@@ -70,6 +70,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for call in source.all_calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
             continue
+        if _is_for_an_input(function_of(source, call)):
+            continue
         terms = list(_terms(function_of(source, call), call.func.value, 1, 0))
         logs = [each for each in terms if each.kind]
         is_judged = len(terms) == 1 or any(each.kind in ("policy", "target") for each in logs)
@@ -85,6 +87,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
             related=((call, "this value is minimised"),),
             fix=_minus(source, found.node) if found.kind != "target" else None,
         )
+
+
+def _is_for_an_input(function: Any) -> bool:
+    """Return True for a function that reads the gradient of an input, as for a saliency map, and makes no update."""
+    called = [each.func for each in nodes_in(function, ast.Call)]
+    inputs = {dotted_name(getattr(each, "value", each)) for each in called if last_name(each) == "requires_grad_"}
+    read = {dotted_name(each.value) for each in nodes_in(function, ast.Attribute) if each.attr == "grad"}
+    return not inputs.isdisjoint(read) and not any(last_name(each) == "step" for each in called)
 
 
 def _minus(source: SourceFile, node: ast.expr) -> Fix:
