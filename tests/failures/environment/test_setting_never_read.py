@@ -22,6 +22,13 @@ for epoch in range(5):
 FIXED = LOOP.replace("lr=args.lr", "lr=0.1")
 IMPORTS = "import torch\nfrom dataclasses import asdict, dataclass\nfrom torch import nn\n"
 FAULTY = {
+    "a seed that nothing sets": PARSER
+    + "parser.add_argument('--seed', type=int, default=0)  # <- ENV008\nargs = parser.parse_args()"
+    + LOOP,
+    "a function for the seed that nothing calls": PARSER
+    + "def set_seed(value):\n    torch.manual_seed(value)\n    random.seed(value)\n"
+    + "parser.add_argument('--random-seed', type=int)  # <- ENV008\nargs = parser.parse_args()"
+    + LOOP,
     "a function with the name of a method": IMPORTS
     + """
 def loaders(data, batch_size=32):
@@ -166,6 +173,13 @@ def fit(model, x, y):
     + LOOP,
     "read by name": PARSER
     + "parser.add_argument('--momentum')\nargs = parser.parse_args()\nfor k in ['momentum']: print(getattr(args, k))"
+    + LOOP,
+    "a fixed seed": PARSER
+    + "parser.add_argument('--seed', type=int)\nargs = parser.parse_args()\nnp.random.seed(1)\nprint(args.seed)"
+    + LOOP,
+    "a seed that a library sets": PARSER
+    + "from lightning import seed_everything\nparser.add_argument('--seed', type=int)\nargs = parser.parse_args()\n"
+    + "seed_everything(args.seed)"
     + LOOP,
     "getattr": PARSER
     + "parser.add_argument('--momentum')\nargs = parser.parse_args()\nm = getattr(args, 'momentum', 0.9)"

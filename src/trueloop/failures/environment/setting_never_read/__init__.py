@@ -22,7 +22,8 @@ How it is detected
     Only the linter finds it: an option of ``argparse`` or ``click``, a field of a configuration class, a key of a
     configuration dictionary, a constant or a parameter of a function whose name is that of a hyper-parameter, in a
     program that trains, and nothing reads it. Printing or saving the whole configuration is no use. It is a warning if
-    the code that should take the setting has another number or relies on its default, and a note otherwise.
+    the code that should take the setting has another number or relies on its default, or if it is an option for a seed
+    and the program sets none, and a note otherwise.
 
 References
     Python, "argparse", the Namespace object, https://docs.python.org/3/library/argparse.html#the-namespace-object
@@ -33,7 +34,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.failures.environment.setting_never_read.places import own_value
+from trueloop.failures.environment.setting_never_read.places import own_value, sets_a_seed
 from trueloop.failures.environment.setting_never_read.settings import Setting, unread_settings
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -51,11 +52,14 @@ def _judge(source: SourceFile, setting: Setting) -> Iterator[Hit]:
         return
     because = "so it has no effect" if place is None else place.text
     is_equal = place is not None and place.is_equal and not setting.is_option
+    is_unseeded = place is None and setting.kind == "seed" and setting.is_option and not sets_a_seed(source)
+    if is_unseeded:
+        because = "and nothing sets a seed, so each run has other random numbers"
     yield Hit(
         message=f"`{setting.shown}` is never read{', ' if place is None else ': '}{because}.",
         node=setting.node,
         related=() if place is None else ((place.node, "has a value of its own"),),
-        severity=Severity.NOTE if place is None or is_equal else None,
+        severity=Severity.NOTE if is_equal or (place is None and not is_unseeded) else None,
     )
 
 

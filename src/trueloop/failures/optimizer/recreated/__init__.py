@@ -30,18 +30,18 @@ How it is detected
     In a run, the sanitizer reports a line that has built three or more optimizers with momentum or running averages,
     for the same parameters and with the same learning rate, if there was at most one pass over the same loader between
     them and no weights were loaded. Without a loader it compares the samples: three optimizers in a row must have been
-    trained on the same samples, each sample once, or eight in a row, at any rates, for a single update. The linter reports a loop that
-    builds the same optimizer for the same model in each iteration and iterates over a loader at most once, or makes one
-    update with it. At the end of a run, the sanitizer also reports a scheduler that was stepped three times for an
-    optimizer that never stepped, or that has not stepped since another one was built, while the other optimizer made at
-    least eight updates of the same parameters with one learning rate. The first holds also for an optimizer whose state
-    was saved after these updates, or was loaded before (with the learning rate of the other one), if both are of one
-    class. The linter reports a scheduler that a loop steps, whose optimizer nothing steps, while another optimizer of
-    the same model steps in that loop; and an optimizer that is built after a state was loaded into another one of the
-    same model, which never steps. So is an optimizer that makes all updates while the state of another one of the same
-    class is saved, and one that a function builds and trains with, although it gets one for the same model as an
-    argument and uses at most its settings. A program that resets the averages in every epoch on purpose is reported
-    too, so this is a warning.
+    trained on the same samples, each sample once, or eight in a row, at any rates, for a single update. The linter
+    reports a loop that builds the same optimizer for the same model in each iteration and iterates over a loader at
+    most once, or makes one update with it. At the end of a run, the sanitizer also reports a scheduler that was stepped
+    three times for an optimizer that never stepped, or that has not stepped since another one was built, while the
+    other optimizer made at least eight updates of the same parameters with one learning rate. The first holds also for
+    an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the other
+    one), if both are of one class. The linter reports a scheduler that a loop steps, whose optimizer nothing steps,
+    while another optimizer of the same model steps in that loop; and an optimizer that is built after a state was
+    loaded into another one of the same model, which never steps. So is an optimizer that makes all updates while the
+    state of another one of the same class is saved, and one that a function builds and trains with, although it gets
+    one for the same model as an argument and uses at most its settings. A program that resets the averages in every
+    epoch on purpose is reported too, so this is a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
