@@ -52,7 +52,8 @@ How it is detected
     the loop neither creates nor restores. (6) A score that is called held out is computed from training data only, such
     as ``out[train_mask]``, and nothing reads the held-out mask, indices or array. (7) The data is split at random again
     in every epoch, while the model stays the same. (8) ``random_split`` or ``train_test_split`` gets windows that begin
-    one step after the other: of a dataset, a list, ``sliding_window_view`` or ``unfold``.
+    one step after the other: of a dataset, a list, ``sliding_window_view`` or ``unfold``. (9) A dataset adds the files
+    of the test folder in the branch for ``mode == "train"``.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html

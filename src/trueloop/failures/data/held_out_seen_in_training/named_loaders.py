@@ -11,6 +11,7 @@ from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name
 from trueloop.failures.data.held_out_seen_in_training import (
+    files_of_test_part,
     folds_share_model,
     scored_on_training,
     unread_part,
@@ -147,10 +148,12 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from unread_part.find(source)
     yield from folds_share_model.find(source)
     yield from windows_split.find(source)
+    yield from files_of_test_part.find(source)
 
 
 _LOADERS: Final = f"DataLoader|random_split|{LOADER_WORDS}|_dl|dl_|Dl|DL"
 _FOLDS: Final = "old&.step(|kf&.step(|cv&.step(|Split&.step(|LeaveOne&.step("
 _PARTS: Final = "test_|_test|val_|_val|_te |_te,"
 _ORDERS: Final = "permutation&range(&torch|randperm&range("
-RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}|{_PARTS}|{_ORDERS}",), find=find_all)
+_FILES: Final = "glob(&test|listdir(&test"
+RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}|{_PARTS}|{_ORDERS}|{_FILES}",), find=find_all)
