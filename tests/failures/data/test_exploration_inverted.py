@@ -65,6 +65,18 @@ CORRECT = {
     "an argument": greedy_first("select(q, s, epsilon=0.9)\n", "epsilon", ", epsilon"),
     "it grows": greedy_first("epsilon = 0.0\nfor t in range(9):\n    epsilon += 0.1\n"),
     "it grows to a limit": greedy_first("epsilon = 0\nfor t in range(9):\n    epsilon = min(epsilon + 0.1, 0.9)\n"),
+    "it grows from an argument": """
+class Agent:
+    def __init__(self, start, step):
+        self.epsilon, self.step = start, step
+        self.epsilon = start
+    def act(self, net, s):
+        if random.random() < self.epsilon:
+            return net(s).argmax(-1)
+        return random.randrange(4)
+    def learn(self):
+        self.epsilon = min(self.epsilon + self.step, 1)
+""",
     "less than epsilon": """
 def act(q, state, eps):
     if random.random() < eps:

@@ -245,6 +245,35 @@ class Pool(nn.Module):
 """,
 }
 NOT_MULTIPLIED = {
+    "the lowest number, in one arm": """
+class Attention(nn.Module):
+    def forward(self, q, k, v, mask=None):
+        scores = q @ k.transpose(-2, -1)
+        if mask is not None:
+            lowest = float(np.finfo(torch.tensor(0, dtype=scores.dtype).numpy().dtype).min)
+            scores = scores.masked_fill(mask, lowest)
+            weights = torch.softmax(scores, dim=-1).masked_fill(mask, 0.0)
+        else:
+            weights = torch.softmax(scores, dim=-1)
+        return weights @ v
+class Range:
+    min = 0
+""",
+    "masked again in the arm with a mask": """
+def attend(scores, v, mask):
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, 0)
+        weights = F.softmax(scores, dim=-1) * mask
+    else:
+        weights = F.softmax(scores, dim=-1)
+    return weights @ v
+""",
+    "a soft maximum of values": """
+def soft_maximum(values, ended, temperature):
+    attention_mask = None
+    values[ended == 1] = 0
+    return ((values / temperature).softmax(-1) * values).sum(-1)
+""",
     "filled with minus infinity": """
 def attend(scores, mask):
     return torch.softmax(scores.masked_fill(mask == 0, float("-inf")), dim=-1)

@@ -231,6 +231,13 @@ def _assigned_before(source: SourceFile, node: ast.expr, name: str) -> tuple[lis
     return found, False
 
 
+def in_other_arm(source: SourceFile, statement: ast.AST, node: ast.AST) -> bool:
+    """Return True if a statement and a node are in two arms of an ``if``, of which only one runs."""
+    around, of_statement = _ancestors(source, node), {id(statement), *_ancestors(source, statement)}
+    common = [each for each in enclosing_nodes(source, statement) if id(each) in around]
+    return any(_divides(each, of_statement, around) for each in common)
+
+
 def _divides(branch: ast.AST, of_statement: set[int], of_node: set[int]) -> bool:
     """Return True if a statement and a node are in two arms of an ``if``, of which only one runs."""
     return isinstance(branch, ast.If) and any(

@@ -32,7 +32,7 @@ References
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
@@ -93,18 +93,13 @@ def _is_uniform(node: ast.expr) -> bool:
 def _is_probability_of_greedy(source: SourceFile, test: ast.expr) -> bool:
     """Return True if epsilon grows in the program, or has no value below one half and never changes."""
     names = {last_name(each) for each in nodes_in(test, ast.Name, ast.Attribute) if _is_epsilon(each)}
-    numbers, grows = list[float](), False
-    for target, value in _values(source):
-        if last_name(target).lstrip("-") not in names:
-            continue
-        number = getattr(value, "value", None)
-        if isinstance(number, int | float):
-            numbers.append(number)
-        elif _grows(target, value):
-            grows = True
-        else:
-            return False
-    return grows or (bool(numbers) and min(numbers) >= MIN_GREEDY)
+    values = [(target, value) for target, value in _values(source) if last_name(target).lstrip("-") in names]
+    constants = [each.value for _, each in values if isinstance(each, ast.Constant)]
+    numbers = [each for each in constants if isinstance(each, int | float)]
+    if any(_changes_by(target, value, ast.Sub | ast.Mult | ast.Div | ast.Pow) for target, value in values):
+        return False
+    grows = any(_changes_by(target, value, ast.Add) for target, value in values)
+    return grows or (bool(numbers) and len(numbers) == len(values) and min(numbers) >= MIN_GREEDY)
 
 
 def _values(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
@@ -131,12 +126,13 @@ def _values(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
                 pass
 
 
-def _grows(target: ast.AST, value: ast.expr) -> bool:
-    """Return True for ``epsilon + step`` and ``min(epsilon + step, 0.9)``."""
+def _changes_by(target: ast.AST, value: ast.expr, operators: Any) -> bool:
+    """Return True for ``epsilon + step`` and ``min(epsilon + step, 0.9)``, if the operators contain `ast.Add`."""
     name = ast.unparse(target)
     return any(
-        isinstance(each.op, ast.Add) and ast.unparse(each.left) == name for each in nodes_in(value, ast.BinOp)
-    ) and not any(isinstance(each.op, ast.Sub | ast.Mult) for each in nodes_in(value, ast.BinOp))
+        isinstance(each.op, operators) and name in (ast.unparse(each.left), ast.unparse(each.right))
+        for each in nodes_in(value, ast.BinOp)
+    )
 
 
 def _following(source: SourceFile, node: ast.If) -> Sequence[ast.AST]:

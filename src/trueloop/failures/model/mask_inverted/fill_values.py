@@ -100,7 +100,7 @@ def _values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     default = default_of(source, node)
     if default is not None:
         values.append(default)
-    if values or not isinstance(node, ast.Attribute):
+    if values or not isinstance(node, ast.Attribute) or isinstance(node.value, ast.Call):  # torch.finfo(dtype).min
         return values
     written = [e for e in nodes_in(source.tree, ast.Assign, ast.AnnAssign) if e.value is not None]
     for each in written:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.assignments import attribute_value
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import in_other_arm, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, integer, walk
 from trueloop.failures.model.mask_inverted.fill_values import is_tiny, is_weighted
@@ -39,6 +39,8 @@ def zeroed_scores(source: SourceFile) -> Iterator[Hit]:
     """Yield each change that leaves a weight to masked scores, if the weights are not masked after the softmax."""
     reported = set[int]()
     for call, scores in _softmax_inputs(source):
+        if _weighs_itself(source, call, scores):
+            continue
         for change in _last_changes(source, scores, _DEPTH):
             found = _masking(source, change)
             if found is None or id(change) in reported or _is_of_own_values(source, found):
@@ -73,6 +75,14 @@ def _softmax_inputs(source: SourceFile) -> Iterator[tuple[ast.Call, ast.expr]]:
             scores = scores if is_function else owner
             if scores is not None:
                 yield call, scores
+
+
+def _weighs_itself(source: SourceFile, call: ast.Call, scores: ast.expr) -> bool:
+    """Return True for a soft maximum of values, which may be 0: ``(values.softmax(-1) * values).sum(-1)``."""
+    parent, name = source.parents.get(id(call)), last_name(_unscaled(scores))
+    if not isinstance(parent, ast.BinOp) or not isinstance(parent.op, ast.Mult):
+        return False
+    return bool(name) and last_name(parent.right if parent.left is call else parent.left) == name
 
 
 def _is_softmax_module(source: SourceFile, call: ast.Call) -> bool:
@@ -142,7 +152,8 @@ def _changes_before(source: SourceFile, scores: ast.Name) -> list[ast.stmt | ast
                 change = each
             case _:
                 continue
-        if name == scores.id and (change.end_lineno or 0) < scores.lineno:
+        is_before = name == scores.id and (change.end_lineno or 0) < scores.lineno
+        if is_before and not in_other_arm(source, change, scores):
             found.append(change)
     return sorted(found, key=lambda each: -each.lineno)
 
