@@ -190,3 +190,11 @@ def test_a_folder_without_init_next_to_a_named_file_is_a_package(tmp_path, state
     project = Project([str(main)], lambda path: Path(path).read_text(), [str(tmp_path)])
     program = interpret(project.parse(str(main), main.read_text()), project=project)
     assert [Path(each.path).name for each in program.modules] == ["train.py", "common.py"]
+
+
+def test_words_of_files_that_a_program_does_not_run(write, tmp_path):
+    project = write(main="import net\nnet.build()\n", net="def build(): return 1\n", other="counter.steps += 1\n")
+    source = interpret(project.parse(str(tmp_path / "main.py"), "import net\nnet.build()\n"), project=project)
+    assert source.is_in_other_file(".steps +=")
+    assert not source.is_in_other_file("def build")
+    assert str(tmp_path / "other.py") in project.read_files

@@ -6,7 +6,7 @@ import re
 import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import chain, islice, repeat
 from typing import Any, Final, NamedTuple, cast
@@ -318,6 +318,11 @@ class Project:
             is_possible = may_contain(self._names_in[file], word)
             self._words[key] = is_possible and contains_word(self._text(file), word)
         return self._words[key]
+
+    def is_in_another(self, word: Word, own: Container[str]) -> bool:
+        """Return True if the text of a file that is checked, besides some, contains a word."""
+        self.read_files.update(self._names)
+        return any(self.contains(each, word) for each in self._names if each not in own)
 
 
 def contains_word(text: str, word: Word) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.project import Module
+from trueloop.analysis.project import Module, Project
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Edit, Fix, Node, walk
 
@@ -41,6 +41,7 @@ class SourceFile:
         operations: operations of the program, in order.
         names: node id of an expression -> its qualified name: "torch.nn.functional.dropout".
         notebook: whether the text consists of the cells of a notebook.
+        project: all files of the project; None if the file is alone.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class SourceFile:
         names: dict[int, str],
         *,
         notebook: bool = False,
+        project: Project | None = None,
     ) -> None:
-        self.modules, self.notebook = modules, notebook
+        self.modules, self.notebook, self._project = modules, notebook, project
         first, *others = modules
         self.text, self.tree = first.text, first.tree
         if others:
@@ -59,6 +61,11 @@ class SourceFile:
             self.tree = ast.Module([statement for each in modules for statement in each.tree.body], [])
         self.operations = tuple(operations)
         self._names = names
+
+    def is_in_other_file(self, word: str) -> bool:
+        """Return True if a file of the project whose code the program does not run contains a word."""
+        own = {each.path for each in self.modules}
+        return self._project is not None and self._project.is_in_another(word, own)
 
     def module_of(self, line: int) -> Module:
         """Return the file that contains a line of the syntax tree."""

@@ -270,3 +270,47 @@ def train(net, loader):
 def test_functions_that_return_each_others_settings_end(lint_is_clean):
     script = "def one(args):\n    return two(args)\ndef two(args):\n    return one(args)\none(parser.parse_args())\n"
     lint_is_clean(PARSER + script + "args = one(parser.parse_args())" + LOOP, "ENV008")
+
+
+CONFIGURED = {
+    "config.py": "class Config:\n    lr: float = 0.1\n    batch_size: int = 128\nextra_config = {'weight_decay': 0.1}\n",
+    "train.py": """
+import torch
+from torch import nn
+from config import Config, extra_config
+
+model, config = nn.Linear(4, 1), Config()
+data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
+for (x,) in torch.utils.data.DataLoader(data, batch_size=16):
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "codes"),
+    [
+        ("def crop(rows, config):\n    return rows[: config.batch_size], config.extra_config['weight_decay']\n", set()),
+        ("x = 1\n", {"ENV008"}),
+    ],
+)
+def test_a_field_that_another_file_reads_is_read(tmp_path, other, codes):
+    from trueloop.analysis.project import Project
+    from trueloop.failures.load import catalogue
+    from trueloop.lint.check_file import ActiveRule
+    from trueloop.lint.check_tree import LintJob, lint_files
+    from trueloop.lint.files import read_text
+
+    for name, text in {**CONFIGURED, "other.py": other}.items():
+        (tmp_path / name).write_text(text)
+    paths = sorted(tmp_path.glob("*.py"))
+    entry = catalogue()["ENV008"]
+    assert entry.failure.rule is not None
+    job = LintJob(
+        [ActiveRule(entry.failure, entry.slug, entry.failure.rule)], project=Project(map(str, paths), read_text)
+    )
+    found = [each for linted in lint_files(paths, job, jobs=1) for each in linted.result.findings]
+    assert {each.code for each in found if each.severity != "note"} == codes

@@ -48,7 +48,9 @@ def interpret(module: Module, *, notebook: bool = False, project: Project | None
             return interpret(module, notebook=notebook)
         interpreter.recording.operations.clear()  # an incomplete program proves nothing
     recording = interpreter.recording
-    return SourceFile(interpreter.imports.modules(), recording.operations, recording.names, notebook=notebook)
+    return SourceFile(
+        interpreter.imports.modules(), recording.operations, recording.names, notebook=notebook, project=project
+    )
 
 
 @dataclass(slots=True)

@@ -143,6 +143,8 @@ def _reads_of_attribute(source: SourceFile, counter: _Counter) -> list[ast.expr]
     zeros = _targets_of_zero(source)
     if any(not isinstance(each.ctx, ast.Load) and id(each) not in zeros for each in uses):
         return None
+    if source.is_in_other_file(f".{counter.name} +=") or source.is_in_other_file(f".{counter.name} ="):
+        return None
     return [each for each in uses if isinstance(each.ctx, ast.Load)]
 
 

@@ -79,7 +79,8 @@ def unread_settings(source: SourceFile) -> Iterator[Setting]:
     for settings, objects in _configurations(source):
         chosen = [each for each in settings if each.kind]
         reads = _reads(source, objects) if chosen and objects else None
-        yield from (each for each in chosen if reads is not None and each.name not in reads)
+        unread = [each for each in chosen if reads is not None and each.name not in reads]
+        yield from (each for each in unread if each.is_option or not source.is_in_other_file(f".{each.name}"))
     if called.isdisjoint(_ALL_NAMES - {"vars", "eval"}):
         yield from _unread_constants(source)
         yield from _unread_parameters(source)
@@ -103,7 +104,8 @@ def _configurations(source: SourceFile) -> Iterator[tuple[list[Setting], list[as
         target = last_name(each.targets[0])
         if len(each.targets) == 1 and _CONFIG.search(target):
             items = list(_items(each.value, target))
-            yield items, [each.value]
+            if items and not source.is_in_other_file(f".{target}"):
+                yield items, [each.value]
 
 
 def _options(calls: Iterable[ast.Call]) -> Iterator[Setting]:
