@@ -273,7 +273,13 @@ def test_functions_that_return_each_others_settings_end(lint_is_clean):
 
 
 CONFIGURED = {
-    "config.py": "class Config:\n    lr: float = 0.1\n    batch_size: int = 128\nextra_config = {'weight_decay': 0.1}\n",
+    "config.py": """
+class Config:
+    lr: float = 0.1
+    batch_size: int = 128
+
+extra_config = {"weight_decay": 0.1}
+""",
     "train.py": """
 import torch
 from torch import nn
