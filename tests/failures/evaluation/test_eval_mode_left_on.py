@@ -1193,6 +1193,25 @@ while step < steps:
 }
 
 TRAIN_MODE_IN_TIME = {
+    "a critic that judges an actor, by a context manager": """
+from contextlib import contextmanager
+@contextmanager
+def evaluating(model):
+    try:
+        model.eval()
+        yield model
+    finally:
+        model.train()
+
+def learn(actor, critic, states, optimizer):
+    for state in states:
+        with evaluating(critic):
+            value = critic(state, actor(state))
+            loss = -value.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
     "a discriminator in eval mode while the generator learns": """
 for z in latents:
     discriminator.eval()

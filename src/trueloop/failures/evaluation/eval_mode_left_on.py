@@ -49,6 +49,7 @@ from typing import Any
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.assignments import enclosing_definition
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.loops import repeats_with
 from trueloop.analysis.queries.modes import (
     has_mode_dependent_layers,
@@ -320,8 +321,8 @@ def _find_trained_in_eval_mode(source: SourceFile) -> Iterator[Hit]:
         later = next((each for each in own if each.index > call.index), None)
         if call.grad is not True or not before or before[-1].value is not False or later is None or not later.value:
             continue
-        if not before[-1].implied_by(call):
-            continue  # eval mode in other phases
+        if not before[-1].implied_by(call) or nodes_in(function_of(source, before[-1].node), ast.Yield):
+            continue  # eval mode in other phases, or on purpose: ``with evaluating(critic): loss = -critic(action)``
         inside = source.ops_in_loop(call.loops[-1], root=call.entry_point)
         backwards = [
             each
