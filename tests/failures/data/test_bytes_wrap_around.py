@@ -37,6 +37,11 @@ twice = frames * 2  # <- DAT039
 }
 
 CORRECT = {
+    "two comparisons are counted": """
+position = torch.arange(20)[None]
+inside = (position.le(5).byte() + position.le(torch.tensor(9)).byte()).eq(1)
+model(inside.float())
+""",
     "a white picture": """
 canvas = np.zeros((8, 8, 3)).astype("uint8") + 255
 model(torch.from_numpy(canvas).float())

@@ -46,6 +46,7 @@ _KEEPING: Final = frozenset((
     "stack", "concatenate", "cat", "to",
 ))  # fmt: skip
 """Functions whose result has the type of their argument."""
+_COMPARING: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "isin", "logical_and", "logical_or", "logical_not"))
 _MASKS: Final = frozenset(("mask", "masks", "seg", "trimap", "bits", "binary", "hash", "key", "done", "dones"))
 
 
@@ -118,15 +119,21 @@ def _makes_bytes(source: SourceFile, call: ast.Call, depth: int) -> bool:
     kinds = [each.value for each in call.keywords if each.arg == "dtype"]
     kinds += call.args[:1] if name in ("astype", "type") else []
     kinds += call.args[1:] if name in ("zeros", "full", "frombuffer", "empty") else []
+    of_truth_values = _is_truth_value(getattr(call.func, "value", None))
     if kinds:
-        of_truth_values = isinstance(getattr(call.func, "value", None), ast.Compare | ast.BoolOp)
         return any(map(_is_byte_type, kinds)) and not of_truth_values and name not in ("ones", "eye")
     if name == "to" and call.args and "dev" not in ast.unparse(call.args[0]):
         return _is_byte_type(call.args[0])
     is_read = ast.unparse(call.func) in ("cv2.imread", "read_image", "torchvision.io.read_image")
     is_image = name in ("array", "asarray") and len(call.args) == 1 and _is_image(source, call.args[0])
     is_kept = name in _KEEPING and bool(depth) and _is_owner_bytes(source, call, depth - 1)
-    return is_read or is_image or is_kept or (name == "byte" and not call.args)
+    return is_read or is_image or is_kept or (name == "byte" and not call.args and not of_truth_values)
+
+
+def _is_truth_value(node: ast.expr | None) -> bool:
+    """Return True for ``x > 0`` and ``x.gt(0)``, whose bytes are 0 and 1."""
+    is_compared = isinstance(node, ast.Call) and last_name(node.func) in _COMPARING
+    return is_compared or isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def _is_owner_bytes(source: SourceFile, call: ast.Call, depth: int) -> bool:
