@@ -80,7 +80,29 @@ for p in model.parameters():
     p = p - 0.1 * p.grad  # <- GRD016
 """,
 }
+LINT_FAULTY |= {
+    "a target network": """
+def soft_update(target, online, tau=0.005):
+    for old, new in zip(target.parameters(), online.parameters()):
+        old = tau * new + (1 - tau) * old  # <- GRD016
+""",
+    "an average of the weights": """
+for a, p in zip(average.parameters(), model.parameters()):
+    a = decay * a + (1 - decay) * p.detach()  # <- GRD016
+""",
+}
 LINT_CORRECT = {
+    "a target network, in place": """
+for old, new in zip(target.parameters(), online.parameters()):
+    old.data = tau * new.data + (1 - tau) * old.data
+for old, new in zip(target.parameters(), online.parameters()):
+    old.data.copy_(tau * new.data + (1 - tau) * old.data)
+""",
+    "a distance to a target network": """
+for old, new in zip(target.parameters(), online.parameters()):
+    old = 0.5 * old + 0.5 * new
+    distance = distance + (new - old).norm()
+""",
     "new tensors are collected": """
 W, b = torch.randn(3, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
 params = [W, b]

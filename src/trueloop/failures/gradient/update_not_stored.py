@@ -23,9 +23,9 @@ When this is fine
 How it is detected
     The sanitizer reports a program in which 12 backward passes reached the parameters of a model, none of its values
     changed, no optimizer ever stepped, and a line of the program computes ``x - y`` from a gradient and gives the
-    result the name of ``x``. The linter reports such a line in a loop over the parameters of a model, if the result is
-    not used, and a loop variable over a list of zeros, such as momentum buffers, that gets its new value and is not
-    stored in the list.
+    result the name of ``x``. The linter reports such a line in a loop over the parameters of a model, also for the
+    mixture of two models, if the result is not used, and a loop variable over a list of zeros, such as momentum
+    buffers, that gets its new value and is not stored in the list.
 
 References
     PyTorch tutorial "Learning PyTorch with Examples",
@@ -187,7 +187,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 what = "the parameter keeps its old value" if _is_last_use(loop, node, name) else ""
                 what = "" if _is_stored(loop, name) else what
             elif "parameters(" in ast.unparse(items):
-                what = "the model keeps the old parameter" if "grad" in text and _is_last_use(loop, node, name) else ""
+                is_lost = ("grad" in text or _is_mixture(value)) and _is_last_use(loop, node, name)
+                what = "the model keeps the old parameter" if is_lost else ""
             else:
                 is_state = _starts_at_zero(source, items) and not _is_stored(loop, name)
                 what = f"`{ast.unparse(items)}` keeps its old value, so the next update starts from it again"
@@ -227,6 +228,15 @@ def _is_descent(loop: ast.For, value: ast.expr, name: str) -> bool:
     return gradient in ast.unparse(value.right) or bool(held & reads)
 
 
+def _is_mixture(value: ast.expr) -> bool:
+    """Return True for ``(1 - tau) * p + tau * q``, as of a target network or an average of the weights."""
+    match value:
+        case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()), right=ast.BinOp(op=ast.Mult())):
+            return True
+        case _:
+            return False
+
+
 def _reads(node: ast.AST, name: str) -> bool:
     return any(each.id == name for each in nodes_in(node, ast.Name))
 
@@ -259,7 +269,7 @@ def _is_stored(loop: ast.For, name: str) -> bool:
     return False
 
 
-RULE = Rule(required_words=(".grad|grads|grad(", "for ", "parameters(|zeros|parameters_to_vector"), find=find)
+RULE = Rule(required_words=(".grad|grads|grad(|tau|target|ema|decay|polyak", "for ", "parameters(|zeros|parameters_to_vector"), find=find)
 
 BAD = """
 import torch
