@@ -269,7 +269,8 @@ def _is_stored(loop: ast.For, name: str) -> bool:
     return False
 
 
-RULE = Rule(required_words=(".grad|grads|grad(|tau|target|ema|decay|polyak", "for ", "parameters(|zeros|parameters_to_vector"), find=find)
+_UPDATES: Final = ".grad|grads|grad(|tau|target|ema|decay|polyak"
+RULE = Rule(required_words=(_UPDATES, "for ", "parameters(|zeros|parameters_to_vector"), find=find)
 
 BAD = """
 import torch

@@ -32,7 +32,8 @@ How it is detected
     ``backward()``, ``torch.autograd.grad`` or ``torch.func.grad``, into the functions, methods, closures and generator
     functions that make its batch, noise or time steps. It reports a seed of a global generator or of a new generator
     object in them, if it is a number or a setting that no step changes, and if the loss is computed from what is drawn
-    after it. Masks, weights and the order of a split are left out. A fixed batch may be wanted, so this is a warning.
+    after it. Masks, weights and the order of a split are left out. It also reports ``env.reset(seed=seed)`` in a loop
+    over episodes that does not change the seed. A fixed batch may be wanted, so this is a warning.
 
 References
     PyTorch, "Reproducibility", https://docs.pytorch.org/docs/stable/notes/randomness.html
@@ -47,6 +48,7 @@ from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
+from trueloop.failures.data.seeded_before_each_batch.episode_seeds import episode_seeds
 from trueloop.failures.data.seeded_before_each_batch.repeated_seeds import repeated_seeds
 from trueloop.failures.data.seeded_before_each_batch.step_code import step_code
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -154,6 +156,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=seed,
                     related=((made[-1], "the batch is made here"),) if made else ((code.node, "the loop"),),
                 )
+    yield from episode_seeds(source)
 
 
 RULE = Rule(
