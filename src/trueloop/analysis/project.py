@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain, islice, repeat
 from typing import Any, Final, NamedTuple, cast
 
@@ -25,13 +25,22 @@ _IMPORT: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
 )
 Word = str | re.Pattern[str] | Callable[[str], bool]
+WordSearch = Callable[[Word], bool]
 _LONG_LINE: Final = re.compile(r".{2000,}")
 _SEPARATORS: Final = bytes(code if chr(code).isalnum() or chr(code) == "_" or code > 127 else 32 for code in range(256))
+_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 _NAMING: Final = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar,
 )  # fmt: skip
 """Nodes that bind the name in their ``name``."""
+
+
+WITH_BLOCKS: Final = (
+    ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.AsyncFor, ast.While, ast.If, ast.With,
+    ast.AsyncWith, ast.Try, ast.TryStar, ast.ExceptHandler, ast.match_case,
+)  # fmt: skip
+"""Nodes that contain blocks of statements."""
 
 
 class ImportedName(NamedTuple):
@@ -56,6 +65,7 @@ class Module:
         self.nodes, self._child_counts = walk_tree(tree)
         """All nodes of the syntax tree, level by level, and the number of children of each."""
         self._by_kind: dict[tuple[type[ast.AST], ...], Sequence[Any]] = {}
+        self._mentioned: dict[re.Pattern[str], bool] = {}
 
     def nodes_of(self, *kinds: type[ast.AST]) -> Sequence[Any]:
         """Return all nodes of some classes, level by level.
@@ -64,34 +74,46 @@ class Module:
             kinds: classes of syntax nodes, also abstract ones such as ``ast.expr``.
         """
         if kinds not in self._by_kind:
-            classes = tuple(each for each in self._node_classes if issubclass(each, kinds))
-            self._by_kind[kinds] = (
-                self._node_classes[classes[0]]
-                if len(classes) == 1
-                else [each for each in self.nodes if type(each) in classes]
-                if classes
-                else ()
-            )
+            places = [found for each, found in self._places.items() if issubclass(each, kinds)]
+            self._by_kind[kinds] = [self.nodes[place] for place in sorted(chain.from_iterable(places))]
         return self._by_kind[kinds]
 
+    def mentions(self, pattern: re.Pattern[str]) -> bool:
+        """Return True if a pattern matches somewhere in the text of the file."""
+        if pattern not in self._mentioned:
+            self._mentioned[pattern] = pattern.search(self.text.source) is not None
+        return self._mentioned[pattern]
+
     @cached_property
-    def _node_classes(self) -> dict[type[ast.AST], list[ast.AST]]:
-        found: defaultdict[type[ast.AST], list[ast.AST]] = defaultdict(list)
-        for each in self.nodes:
-            found[type(each)].append(each)
+    def _places(self) -> dict[type[ast.AST], list[int]]:
+        """Class -> the places of its nodes in `nodes`."""
+        found: defaultdict[type[ast.AST], list[int]] = defaultdict(list)
+        for place, each in enumerate(self.nodes):
+            found[type(each)].append(place)
         return found
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
         """Id of a syntax node -> its parent."""
-        of_each = chain.from_iterable(map(repeat, self.nodes, self._child_counts))
-        return dict(zip(map(id, islice(self.nodes, 1, None)), of_each, strict=True))
+        return dict(zip(map(id, islice(self.nodes, 1, None)), self._parent_of_each(), strict=True))
+
+    def _parent_of_each(self) -> Iterator[ast.AST]:
+        """Yield the parent of each node but the first."""
+        return chain.from_iterable(map(repeat, self.nodes, self._child_counts))
+
+    @cached_property
+    def functions(self) -> dict[int, ast.AST]:
+        """Id of a syntax node -> the innermost function around it; the module if there is none."""
+        found: dict[int, ast.AST] = {}
+        for node, parent in zip(islice(self.nodes, 1, None), self._parent_of_each(), strict=True):
+            found[id(node)] = parent if type(parent) in _SCOPES else found[id(parent)]
+        return found
 
     @cached_property
     def blocks(self) -> dict[int, list[ast.stmt]]:
         """Id of a statement -> the block that contains it."""
         found: dict[int, list[ast.stmt]] = {}
-        for node in self.nodes:
+        for node in self.nodes_of(*WITH_BLOCKS):
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
                 if isinstance(block, list):
@@ -150,10 +172,8 @@ class Project:
         self._modules: OrderedDict[str, Module | None] = OrderedDict()
         self._imports: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, str] = {}
-        self._names_in: dict[str, bytes] = {}
-        """File -> what `distinct_names` returns."""
-        self._words: dict[tuple[str, Word], bool] = {}
-        """File and word -> whether the file contains the word."""
+        self._searches: dict[str, WordSearch] = {}
+        """File -> the function that searches for words in it."""
         self._numbers = {file: number for number, file in enumerate(sorted(self._names), 1)}
         """Number of each file. Its line numbers start at this times `MAX_LINES`, so no two files have equal ones."""
         self.read_files: set[str] = set()
@@ -247,7 +267,7 @@ class Project:
         if module is not None and module.text.source == source:
             return module
         module = parse_module(file, source, MAX_LINES * self._numbers.setdefault(file, len(self._numbers) + 1))
-        if self._texts.get(file) is source:
+        if self.is_text_of(file, source):
             self._keep(file, module)
         return module
 
@@ -309,26 +329,79 @@ class Project:
                 if inner.endswith(".py") and inner != origin:
                     yield inner
 
-    def contains(self, file: str, word: Word) -> bool:
-        """Return True if the text of a file contains a word, see `contains_word`."""
-        key = file, word
-        if key not in self._words:
-            if file not in self._names_in:
-                self._names_in[file] = distinct_names(self._text(file))
-            is_possible = may_contain(self._names_in[file], word)
-            self._words[key] = is_possible and contains_word(self._text(file), word)
-        return self._words[key]
+    def search(self, file: str) -> WordSearch:
+        """Return a function that searches for a word in the text of a file, and keeps what it found."""
+        if file not in self._searches:
+            self._searches[file] = word_search(partial(self._text, file))
+        return self._searches[file]
+
+    def is_text_of(self, file: str, text: str) -> bool:
+        """Return True if a text is the one that a file has on disk; another one may be checked in its place."""
+        return self._texts.get(file) is text
 
     def is_in_another(self, word: Word, own: Container[str]) -> bool:
         """Return True if the text of a file that is checked, besides some, contains a word."""
         self.read_files.update(self._names)
-        return any(self.contains(each, word) for each in self._names if each not in own)
+        return any(self.search(each)(word) for each in self._names if each not in own)
+
+
+def word_search(text: Callable[[], str]) -> WordSearch:
+    """Return a function that searches for a word in a text and keeps what it found, see `contains_word`.
+
+    Args:
+        text: returns the text, which need not be kept.
+    """
+    names = distinct_names(text())
+
+    @cache  # many rules search for the same words
+    def contains(word: Word) -> bool:
+        if not isinstance(word, str):
+            return contains_word(text(), word)
+        name, is_name = _longest_name(word)
+        return name in names and (is_name or word in text())
+
+    return cache(partial(matches, contains=contains))
+
+
+def program_search(searches: Sequence[WordSearch]) -> WordSearch:
+    """Return a function that searches for words in several files: "a&b" may be in two of them."""
+    if len(searches) == 1:
+        return searches[0]
+
+    @cache
+    def contains_one(word: Word) -> bool:
+        for search in searches:  # noqa: SIM110 - half the time of any()
+            if search(word):
+                return True
+        return False
+
+    return cache(partial(matches, contains=contains_one))
+
+
+def matches(word: Word, contains: WordSearch) -> bool:
+    """Return True if a text contains a word, where "a|b&c" is a, or both b and c.
+
+    Args:
+        word: the word, pattern or function.
+        contains: returns True for a single word, pattern or function that applies to the text.
+    """
+    if not isinstance(word, str):
+        return contains(word)
+    single, joint = _parsed(word)
+    return any(map(contains, single)) or (bool(joint) and any(all(map(contains, each)) for each in joint))
+
+
+@cache
+def _parsed(words: str) -> tuple[list[str], list[list[str]]]:
+    """Return the words of which one is enough, and the groups of words that must all be there."""
+    alternatives = words.split("|")
+    return [e for e in alternatives if "&" not in e], [e.split("&") for e in alternatives if "&" in e]
 
 
 def contains_word(text: str, word: Word) -> bool:
     """Return True if a text contains a word or what a pattern matches, or if a function returns True for it."""
     if isinstance(word, str):
-        return word in text
+        return matches(word, lambda each: isinstance(each, str) and each in text)
     code = _without_long_lines(text)
     return word.search(code) is not None if isinstance(word, re.Pattern) else word(code)
 
@@ -344,14 +417,11 @@ def distinct_names(text: str) -> bytes:
     return b" ".join(set(text.encode("utf-8", "surrogatepass").translate(_SEPARATORS).split()))
 
 
-def may_contain(names: bytes, word: Word) -> bool:
-    """Return False if a text with these distinct names certainly does not contain a word."""
-    return not isinstance(word, str) or _longest_name(word) in names
-
-
 @cache
-def _longest_name(word: str) -> bytes:
-    return max(re.findall(r"\w+", word, re.ASCII), key=len, default="").encode()
+def _longest_name(word: str) -> tuple[bytes, bool]:
+    """Return the longest name or number in a word, and whether the word is nothing else."""
+    longest = max(re.findall(r"\w+", word, re.ASCII), key=len, default="")
+    return longest.encode(), longest == word
 
 
 def parse_module(file: str, source: str, lines_before: int = 0) -> Module:

@@ -1,10 +1,12 @@
 """A parsed file: its source code, syntax tree and operations, which lint rules read."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
@@ -12,7 +14,7 @@ from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.project import Module, Project
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix, Node, walk
+from trueloop.core.source_text import Edit, Fix, Node, unparse, walk
 
 PATH_NODES: Final = (ast.Name, ast.Attribute, ast.Subscript)
 REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
@@ -94,9 +96,16 @@ class SourceFile:
 
     def calls_of(self, *names: str) -> Iterator[ast.Call]:
         """Yield every call of a function with one of these qualified names, also in unreachable code."""
-        for node in self.all_calls:
-            if self.qualified_name(node.func) in names:
-                yield node
+        found = [each for name in set(names) for each in self._calls_by_qualified_name.get(name, ())]
+        yield from (call for _, call in sorted(found, key=itemgetter(0)))
+
+    @cached_property
+    def _calls_by_qualified_name(self) -> dict[str, list[tuple[int, ast.Call]]]:
+        """Qualified name -> the calls of it, with their places in `all_calls`."""
+        found: dict[str, list[tuple[int, ast.Call]]] = {}
+        for place, call in enumerate(self.all_calls):
+            found.setdefault(self.qualified_name(call.func), []).append((place, call))
+        return found
 
     @cached_property
     def all_calls(self) -> Sequence[ast.Call]:
@@ -115,6 +124,14 @@ class SourceFile:
     def _nodes_by_kind(self) -> dict[tuple[type[ast.AST], ...], Sequence[Any]]:
         return {}
 
+    def mentions(self, pattern: re.Pattern[str]) -> bool:
+        """Return True if a pattern matches somewhere in the text of the files; each file is searched once."""
+        return any(each.mentions(pattern) for each in self.modules)
+
+    def hits_unless(self, pattern: re.Pattern[str], hits: Iterable[Hit]) -> Iterator[Hit]:
+        """Yield hits if a pattern matches nowhere in the files, which are searched only if there is a hit."""
+        return (each for each in hits if not self.mentions(pattern))
+
     @cached_property
     def nodes(self) -> list[ast.AST]:
         """All nodes of the syntax tree, outer ones before inner ones."""
@@ -123,16 +140,22 @@ class SourceFile:
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
         """Id of a syntax node -> its parent."""
-        if len(self.modules) == 1:
-            return self.modules[0].parents
-        found: dict[int, ast.AST] = {}
-        for each in self.modules:
-            found |= each.parents
-        return found
+        return _joined([each.parents for each in self.modules])
+
+    @cached_property
+    def functions(self) -> dict[int, ast.AST]:
+        """Id of a syntax node -> the innermost function around it; its module if there is none."""
+        return _joined([each.functions for each in self.modules])
 
     def ops(self, *kinds: OpKind) -> list[Op]:
         """Return the operations of the given kinds, in order."""
-        return [each for each in self.operations if each.kind in kinds]
+        if kinds not in self._ops_by_kinds:
+            self._ops_by_kinds[kinds] = [each for each in self.operations if each.kind in kinds]
+        return [*self._ops_by_kinds[kinds]]
+
+    @cached_property
+    def _ops_by_kinds(self) -> dict[tuple[OpKind, ...], list[Op]]:
+        return {}
 
     def ops_in_loop(self, loop: Loop, *kinds: OpKind, root: int | None = None) -> list[Op]:
         """Return the operations in a loop, including those in inner loops and in functions that the loop calls."""
@@ -260,6 +283,11 @@ class SourceFile:
         return bool(models) and (not value.models() or any(each.covers(value) or value.covers(each) for each in models))
 
 
+def _joined(tables: Sequence[dict[int, ast.AST]]) -> dict[int, ast.AST]:
+    """Return the entries of several tables; a single one is not copied."""
+    return tables[0] if len(tables) == 1 else dict(chain.from_iterable(each.items() for each in tables))
+
+
 def last_name(node: Any) -> str:
     """Return the name or last attribute of an expression: "log" for ``self.log["loss"]``."""
     while type(node) is ast.Subscript:
@@ -275,5 +303,5 @@ def _assignment_targets(loop: ast.AST) -> dict[str, list[ast.expr]]:
         for target in each.targets if isinstance(each, ast.Assign) else [each.target] if other else []:
             for part in walk(target):
                 if isinstance(part, PATH_NODES):
-                    found.setdefault(ast.unparse(part), []).append(target)
+                    found.setdefault(unparse(part), []).append(target)
     return found

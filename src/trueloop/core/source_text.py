@@ -290,25 +290,25 @@ _CHILDREN: Final[dict[type, Callable[[Any], list[ast.AST]]]] = {
     ast.If: lambda node: [node.test, *node.body, *node.orelse],
 }
 """Child nodes of the most frequent kinds of nodes."""
-_KEPT: Final = (
-    ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While, ast.If, ast.With, ast.Try
-)  # fmt: skip
 
 
 def walk(node: ast.AST) -> Sequence[ast.AST]:
     """Return a node and all nodes in it but contexts (``ast.Load()``), level by level, in the order of ``ast.walk``.
 
-    Those of a statement with a block are kept, since many rules walk the same ones.
+    They are kept, since many rules walk the same ones.
     """
-    return _kept_walk(node) if isinstance(node, _KEPT) else _walk(node)
+    return [node] if type(node) in _LEAVES else _walk(node)
 
 
 def nodes_in(node: ast.AST, *kinds: type[Node]) -> Sequence[Node]:
     """Return those of the nodes of `walk` that belong to some classes."""
-    return _kept_nodes(node, kinds) if isinstance(node, _KEPT) else _filtered(_walk(node), kinds)
+    if type(node) in _LEAVES:
+        return [node] if isinstance(node, kinds) else []
+    return _nodes_in(node, kinds)
 
 
-def _walk(node: ast.AST) -> list[ast.AST]:
+@lru_cache(maxsize=65536)
+def _walk(node: ast.AST) -> Sequence[ast.AST]:
     found = [node]
     for each in found:
         if type(each) not in _LEAVES:
@@ -316,16 +316,9 @@ def _walk(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def _filtered(nodes: Sequence[ast.AST], kinds: tuple[type[Node], ...]) -> Sequence[Node]:
-    return [each for each in nodes if isinstance(each, kinds)]
-
-
-_kept_walk = lru_cache(maxsize=8192)(_walk)
-
-
-@lru_cache(maxsize=8192)
-def _kept_nodes(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> Sequence[Any]:
-    return _filtered(_kept_walk(node), kinds)
+@lru_cache(maxsize=131072)
+def _nodes_in(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> Sequence[Any]:
+    return [each for each in _walk(node) if isinstance(each, kinds)]
 
 
 def walk_tree(tree: ast.AST) -> tuple[list[ast.AST], list[int]]:
@@ -359,6 +352,14 @@ def children(node: ast.AST) -> list[ast.AST]:
         ):
             found.append(value)
     return found
+
+
+def unparse(node: ast.AST) -> str:
+    """Return what ``ast.unparse`` returns. The text of a node is kept, since many rules read the same."""
+    return dotted_name(node) or _unparse(node)
+
+
+_unparse = lru_cache(maxsize=16384)(ast.unparse)
 
 
 def read_source(file: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from trueloop.analysis.project import Word
+from trueloop.analysis.project import Word, WordSearch
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Severity
 
@@ -52,21 +51,13 @@ class Rule(NamedTuple):
     opt_in: bool = False
     """Whether the rule runs only if it is selected, because it is a matter of style."""
 
-    def may_match(self, contains: Callable[[Word], bool]) -> bool:
+    def may_match(self, contains: WordSearch) -> bool:
         """Return True if a file contains all `required_words`.
 
         Args:
             contains: returns True for a word, pattern or function that applies to the file.
         """
-        return all(
-            any(all(map(contains, each)) for each in _parsed(word)) if isinstance(word, str) else contains(word)
-            for word in self.required_words
-        )
-
-
-@cache
-def _parsed(words: str) -> list[list[str]]:
-    return [each.split("&") for each in words.split("|")]
+        return all(map(contains, self.required_words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,21 +3,12 @@
 import ast
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final, NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import interpret
-from trueloop.analysis.project import (
-    Project,
-    Word,
-    contains_word,
-    distinct_names,
-    may_contain,
-    parse_module,
-    parse_tree,
-)
+from trueloop.analysis.project import Project, WordSearch, parse_module, parse_tree, program_search, word_search
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.source_text import cuts_graph
@@ -78,8 +69,7 @@ def lint_text(
     file = os.path.abspath(path)  # noqa: PTH100
     rules = list(rules)
     imported = project.imported_files(file, source) if project is not None and _follows(source, project) else []
-    contains_itself = _word_search(source)
-    contains = _with_imported(contains_itself, imported, project)
+    contains = _word_search(file, source, imported, project)
     applicable = [each for each in rules if each.rule.may_match(contains)]
     codes = frozenset(each.failure.code for each in rules)
     try:
@@ -93,7 +83,7 @@ def lint_text(
         program = interpret(module, notebook=notebook, project=project if imported else None)
         run = [each.path for each in program.modules[1:]]  # not all files that are imported
         if set(run) != set(imported):
-            contains = _with_imported(contains_itself, run, project)
+            contains = _word_search(file, source, run, project)
             applicable = [each for each in applicable if each.rule.may_match(contains)]
         found = _apply_rules(applicable, program, path, project)
     except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
@@ -113,29 +103,12 @@ def _follows(source: str, project: Project) -> bool:
     return project.follows_unnamed_files or any(each.search(source) for each in _TRAINING_CODE)
 
 
-def _word_search(source: str) -> Callable[[Word], bool]:
-    """Return a function that searches for a word in a text."""
-    names = distinct_names(source)
-
-    @cache  # many rules search for the same words
-    def contains(word: Word) -> bool:
-        return may_contain(names, word) and contains_word(source, word)
-
-    return contains
-
-
-def _with_imported(
-    contains_itself: Callable[[Word], bool], imported: Sequence[str], project: Project | None
-) -> Callable[[Word], bool]:
+def _word_search(file: str, source: str, others: Iterable[str], project: Project | None) -> WordSearch:
     """Return a function that searches for a word in a file and in some files that it imports."""
-    if not imported or project is None:
-        return contains_itself
-
-    @cache
-    def contains(word: Word) -> bool:
-        return contains_itself(word) or any(project.contains(each, word) for each in imported)
-
-    return contains
+    if project is None:
+        return program_search([word_search(lambda: source)])
+    own = project.search(file) if project.is_text_of(file, source) else word_search(lambda: source)
+    return program_search([own, *map(project.search, others)])
 
 
 def _syntax_problem(path: str, error: BaseException) -> FileResult:

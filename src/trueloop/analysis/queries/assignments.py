@@ -1,6 +1,7 @@
 """Finds the values of variables and attributes that are assigned only once."""
 
 import ast
+from functools import lru_cache
 from typing import Any, Final
 
 from trueloop.analysis.source_file import SourceFile
@@ -28,12 +29,23 @@ def assigned_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | N
 def attribute_value(source: SourceFile, node: ast.AST, name: str) -> ast.expr | None:
     """Return the value of ``self.name`` in the class around a node; None unless the class sets it exactly once."""
     definition = enclosing_definition(source, node, ast.ClassDef)
-    values = [value for target, value in _assignments(definition) if getattr(target, "attr", None) == name]
+    values = _attribute_values(definition).get(name, [])
+    return values[0] if len(values) == 1 else None
+
+
+@lru_cache(maxsize=1024)
+def _attribute_values(definition: ast.AST) -> dict[Any, list[ast.expr]]:
+    """Return what a class assigns to each attribute, or registers as a buffer."""
+    found: dict[Any, list[ast.expr]] = {}
+    for target, value in _assignments(definition):
+        if isinstance(target, ast.Attribute):
+            found.setdefault(target.attr, []).append(value)
     for each in nodes_in(definition, ast.Call):
         if getattr(each.func, "attr", "") == "register_buffer" and len(each.args) > 1:
             key = each.args[0]
-            values += [each.args[1]] if isinstance(key, ast.Constant) and key.value == name else []
-    return values[0] if len(values) == 1 else None
+            if isinstance(key, ast.Constant):
+                found.setdefault(key.value, []).append(each.args[1])
+    return found
 
 
 def enclosing_definition(source: SourceFile, node: Any, kind: Any) -> Any:

@@ -17,7 +17,6 @@ _TRANSPARENT: Final = frozenset(("enumerate", "tqdm", "trange", "iter", "progres
 _CONVERSIONS: Final = frozenset((
     "item", "float", "cpu", "detach", "numpy", "double", "int", "tolist", "data", "type", "to", "long",
 ))  # fmt: skip
-_FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 _SPLITTING: Final = frozenset(("split", "chunk", "tensor_split", "array_split"))
 _LABEL: Final = re.compile(r"label|target|truth|(^|_)(y|gt|lbl|tgt|yb|ys|trg)($|_)|y_?true|answer", re.IGNORECASE)
 _LOSS_NAME: Final = re.compile(r"crit|loss|entropy|objective", re.IGNORECASE)
@@ -57,8 +56,13 @@ def _batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
             yield BatchLoop(node, iterable, counter, function_of(source, node))
 
 
-def hand_made_batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
-    """Yield the loops over parts of a tensor, by ``split``, or by slices that start at the variable of the loop."""
+@lru_cache(maxsize=1)
+def hand_made_batch_loops(source: SourceFile) -> tuple[BatchLoop, ...]:
+    """Return the loops over parts of a tensor, by ``split``, or by slices that start at the variable of the loop."""
+    return tuple(_hand_made_batch_loops(source))
+
+
+def _hand_made_batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
     for node in source.nodes_of(ast.For):
         iterable, target = node.iter, node.target
         while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
@@ -99,10 +103,7 @@ def _is_over_slices(loop: ast.For, call: ast.Call) -> bool:
 
 def function_of(source: SourceFile, node: ast.AST) -> Any:
     """Return the innermost function around a node; the module if there is none."""
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, _FUNCTIONS | ast.Module):
-        parent = source.parents.get(id(parent))
-    return source.tree if parent is None else parent
+    return source.functions.get(id(node), source.tree)
 
 
 def created_loader(source: SourceFile, loader: ast.expr) -> ast.Call | None:
@@ -150,7 +151,7 @@ def assigned_in(function: Any, name: str) -> list[ast.expr]:
     return _assigned_values(function).get(name, [])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _assigned_values(function: Any) -> dict[str, list[ast.expr]]:
     found: dict[str, list[ast.expr]] = {}
     for target, value in single_assignments(function):
@@ -196,7 +197,12 @@ def is_label(node: ast.expr) -> bool:
     node = without_conversions(node)
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = without_conversions(node.func.value)  # labels.view_as(predicted)
-    return isinstance(node, ast.Name | ast.Attribute) and bool(_LABEL.search(last_name(node)))
+    return isinstance(node, ast.Name | ast.Attribute) and _is_name_of_label(last_name(node))
+
+
+@lru_cache(maxsize=4096)  # most names of a program occur many times
+def _is_name_of_label(name: str) -> bool:
+    return _LABEL.search(name) is not None
 
 
 def compared_sides(node: ast.expr) -> tuple[ast.expr, ...]:

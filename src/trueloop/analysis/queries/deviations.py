@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
@@ -14,8 +15,13 @@ _NOISE: Final = re.compile(r"randn|^eps|_eps$|epsilon|noise|normal", re.IGNORECA
 _QUANTILES: Final = frozenset((1.28, 1.2816, 1.64, 1.645, 1.959964, 1.96, 2.33, 2.58, 2.576))
 
 
-def deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """Yield the expressions that are used as deviations: of a distribution, of noise, or in a half width."""
+@lru_cache(maxsize=1)  # rules of one file follow each other
+def deviations(source: SourceFile) -> tuple[tuple[ast.AST, ast.expr], ...]:
+    """Return the expressions that are used as deviations: of a distribution, of noise, or in a half width."""
+    return tuple(_deviations(source))
+
+
+def _deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
     for call in source.all_calls:
         if last_name(call.func) in ("Normal", "LogNormal") or dotted_name(call.func) == "torch.normal":
             named = [each.value for each in call.keywords if each.arg in ("scale", "std")]

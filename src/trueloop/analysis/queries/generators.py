@@ -1,6 +1,7 @@
 """Finds names that are bound to a generator, which can be iterated only once."""
 
 import ast
+from functools import lru_cache
 from typing import Any, Final
 
 from trueloop.analysis.queries.loops import is_inside
@@ -8,7 +9,6 @@ from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
@@ -28,7 +28,8 @@ def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
         scope = function if _stores(function, name) else tree
     stores = _stores(scope, name)
     if scope is tree and "." not in name:
-        stores = [each for each in stores if innermost_function(tree, each) is None]
+        inner = _nodes_in_functions(tree)
+        stores = [each for each in stores if each not in inner]
     assignments = [each for each in nodes_in(scope, ast.Assign) if each.targets == stores[:1]]
     return assignments[0] if len(stores) == 1 and len(assignments) == 1 else None
 
@@ -44,11 +45,16 @@ def is_generator(source: SourceFile, value: ast.expr) -> bool:
 
 
 def _stores(scope: ast.AST, name: str) -> list[Any]:
-    return [
-        each
-        for each in nodes_in(scope, ast.Name, ast.Attribute)
-        if isinstance(each.ctx, ast.Store) and dotted_name(each) == name
-    ]
+    return _stores_by_name(scope).get(name, [])
+
+
+@lru_cache(maxsize=1024)
+def _stores_by_name(scope: ast.AST) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for each in nodes_in(scope, ast.Name, ast.Attribute):
+        if isinstance(each.ctx, ast.Store):
+            found.setdefault(dotted_name(each), []).append(each)
+    return found
 
 
 def _arguments(function: Any) -> set[str]:
@@ -56,7 +62,13 @@ def _arguments(function: Any) -> set[str]:
     return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
 
+@lru_cache(maxsize=1)  # rules of one file follow each other
+def _nodes_in_functions(tree: ast.Module) -> frozenset[ast.AST]:
+    functions = nodes_in(tree, ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node for function in functions for node in walk(function))
+
+
 def innermost_function(tree: ast.Module, node: ast.AST) -> Any:
     """Return the innermost function that contains a node; None = the module."""
-    functions = [each for each in walk(tree) if isinstance(each, Function) and is_inside(node, each)]
-    return functions[-1] if functions else None  # ast.walk yields outer functions first
+    functions = [each for each in nodes_in(tree, ast.FunctionDef, ast.AsyncFunctionDef) if is_inside(node, each)]
+    return functions[-1] if functions else None  # outer functions come first

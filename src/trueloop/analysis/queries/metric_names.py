@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 from trueloop.core.source_text import nodes_in
@@ -19,9 +20,10 @@ WORDS: Final = {
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")
 
 
-def name_words(name: str) -> set[str]:
+@lru_cache(maxsize=4096)  # most names of a program occur many times
+def name_words(name: str) -> frozenset[str]:
     """Return the words of a name in lower case: {"val", "acc"} for "valAcc"."""
-    return {word.lower() for word in _WORD.findall(name)}
+    return frozenset(word.lower() for word in _WORD.findall(name))
 
 
 def better_direction(name: str) -> str:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.project import WITH_BLOCKS
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 
@@ -31,7 +32,7 @@ class PlainCall(NamedTuple):
 
 def plain_calls(source: SourceFile) -> Iterator[list[PlainCall | None]]:
     """Yield the calls of each block with their order kept; None stands for a statement that may change gradients."""
-    for node in source.nodes:
+    for node in source.nodes_of(*WITH_BLOCKS):
         for name in ("body", "orelse"):
             block: Any = getattr(node, name, None)
             if isinstance(block, list) and sum(map(_has_role, block)) > 2:

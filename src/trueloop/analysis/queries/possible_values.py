@@ -106,7 +106,7 @@ def _find_values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
 
 def default_of(source: SourceFile, node: ast.expr) -> ast.expr | None:
     """Return the default value of the parameter that a name refers to; None if there is none."""
-    arguments = getattr(function_of(source, node), "args", None)
+    arguments = getattr(function_of(source, node), "args", None) if isinstance(node, ast.Name) else None
     if arguments is None or not isinstance(node, ast.Name):
         return None
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -288,7 +288,7 @@ def known_integer(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) ->
     return values.pop() if len(values) == 1 else None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _assignments(definition: Any) -> dict[str, list[_Assigned]]:
     """Return the assignments in a function, class or module, without those of inner functions of a module."""
     found: dict[str, list[_Assigned]] = {}

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, function_of, with_bound_arguments
@@ -86,13 +87,23 @@ def function_called(source: SourceFile, call: ast.Call) -> Any:
     found: list[Any] = []
     around: Any = source.parents.get(id(call))
     if isinstance(call.func, ast.Name):
-        found = [each for each in source.tree.body if getattr(each, "name", "") == call.func.id]
+        found = _defined_at_top_level(source).get(call.func.id, [])
     elif isinstance(call.func, ast.Attribute) and last_name(call.func.value) == "self":
         while around is not None and not isinstance(around, ast.ClassDef):
             around = source.parents.get(id(around))
         found = [each for each in getattr(around, "body", ()) if getattr(each, "name", "") == call.func.attr]
     is_function = len(found) == 1 and isinstance(found[0], ast.FunctionDef)
     return found[0] if is_function else called_function(source, call)
+
+
+@lru_cache(maxsize=1)  # rules of one file follow each other
+def _defined_at_top_level(source: SourceFile) -> dict[str, list[ast.stmt]]:
+    """Return the functions and classes that are not in another one, by name."""
+    found: dict[str, list[ast.stmt]] = {}
+    for each in source.tree.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.setdefault(each.name, []).append(each)
+    return found
 
 
 def argument_of(source: SourceFile, function: Any, call: ast.Call, name: str) -> ast.expr | None:
@@ -126,6 +137,24 @@ def loaders_of(source: SourceFile, iterable: ast.expr, calls: Calls = ()) -> lis
     return [each for each in found if each is not None]
 
 
+@lru_cache(maxsize=1)  # rules of one file follow each other
+def may_shuffle(source: SourceFile) -> bool:
+    """Return False if nothing in the program can yield batches in a random order."""
+    given = [each.value for call in source.all_calls for each in call.keywords if each.arg == "shuffle"]
+    if any(not isinstance(each, ast.Constant) or each.value is True for each in given):
+        return True
+    classes, functions, calls, _ = definitions(source)
+    if "partial" in calls or any(len(call.args) > 2 for call in calls.get("DataLoader", ())):
+        return True
+    own: list[ast.AST] = [each for each in classes.values() if _is_iterable(each)]
+    own += [each for each in functions.values() if nodes_in(each, ast.Yield)]
+    return any(last_name(call.func) in PERMUTING for each in own for call in nodes_in(each, ast.Call))
+
+
+def _is_iterable(definition: ast.ClassDef) -> bool:
+    return any(getattr(each, "name", "") in ("__iter__", "__next__") for each in definition.body)
+
+
 def _iterated(node: ast.expr) -> ast.expr | None:
     is_passing = isinstance(node, ast.Call) and last_name(node.func) in _ITERATED and bool(node.args)
     return node.args[0] if is_passing else None  # type: ignore[attr-defined]
@@ -140,7 +169,7 @@ def _loader(source: SourceFile, call: ast.Call, calls: Calls) -> Loader | None:
         definition = definitions(source).functions.get(name)
         if definition is not None and not nodes_in(definition, ast.Yield):
             return None
-    elif not any(getattr(each, "name", "") in ("__iter__", "__next__") for each in definition.body):
+    elif not _is_iterable(definition):
         definition = None
     if definition is not None:
         return _own_loader(source, definition, call, calls)

@@ -50,10 +50,9 @@ _Calls = Mapping[int, ast.Call]
 """Id of a function -> the call through which a term was reached."""
 
 
-@lru_cache(maxsize=1)  # rules of one file follow each other
 def may_ascend(source: SourceFile) -> bool:
     """Return True if the program may maximise a loss, or reverse gradients."""
-    return bool(_ASCENDS.search(source.text.source))
+    return source.mentions(_ASCENDS)
 
 
 @lru_cache(maxsize=1)  # rules of one file follow each other

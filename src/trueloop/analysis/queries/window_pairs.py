@@ -3,8 +3,10 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.project import WITH_BLOCKS
 from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, function_of, is_label
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
@@ -50,15 +52,20 @@ class Pair(NamedTuple):
     function: Any
 
 
-def window_pairs(source: SourceFile) -> Iterator[Pair]:
-    """Yield expressions that are stored, returned or collected together."""
+@lru_cache(maxsize=1)  # rules of one file follow each other
+def window_pairs(source: SourceFile) -> tuple[Pair, ...]:
+    """Return expressions that are stored, returned or collected together."""
+    return tuple(_window_pairs(source))
+
+
+def _window_pairs(source: SourceFile) -> Iterator[Pair]:
     for node in source.nodes_of(ast.Tuple):
         parent = source.parents.get(id(node))
         is_append = isinstance(parent, ast.Call) and last_name(parent.func) == "append"
         is_pair = len(node.elts) == 2 and not _BASELINE.search(last_name(node.elts[1]))
         if is_pair and (is_append or isinstance(parent, ast.Return | ast.Yield | ast.ListComp | ast.GeneratorExp)):
             yield Pair(node.elts[0], node.elts[1], function_of(source, node))
-    for statement in source.nodes:
+    for statement in source.nodes_of(*WITH_BLOCKS):
         for name in ("body", "orelse"):
             block: Any = getattr(statement, name, None)
             if isinstance(block, list) and len(block) > 1:
@@ -106,8 +113,13 @@ def _is_baseline(node: ast.expr) -> bool:
     return not isinstance(node, ast.Name | ast.Attribute) or bool(_BASELINE.search(last_name(node)))
 
 
-def parts_of(pair: Pair) -> Iterator[tuple[Part, Part]]:
-    """Yield what is cut out of the same array for the inputs and for the target, for each dimension."""
+@lru_cache(maxsize=1024)
+def parts_of(pair: Pair) -> tuple[tuple[Part, Part], ...]:
+    """Return what is cut out of the same array for the inputs and for the target, for each dimension."""
+    return tuple(_parts_of(pair))
+
+
+def _parts_of(pair: Pair) -> Iterator[tuple[Part, Part]]:
     inputs, target = array_of(pair.inputs), array_of(pair.target)
     match inputs, target:
         case (

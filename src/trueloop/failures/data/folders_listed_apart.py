@@ -53,8 +53,10 @@ class _Listed(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of lists of files in the order of the file system."""
-    if _NO_PAIRS.search(source.text.source):
-        return
+    return source.hits_unless(_NO_PAIRS, _find(source))
+
+
+def _find(source: SourceFile) -> Iterator[Hit]:
     reported: set[int] = set()
     for sides in _pairs(source):
         found = [listed for each in sides if (listed := _listed(source, each)) is not None]

@@ -51,7 +51,7 @@ from trueloop.analysis.queries.loops import assigned_names
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import nodes_in, unparse
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RANDOM: Final = frozenset((
@@ -128,20 +128,16 @@ def _moves_at_random(function: ast.FunctionDef | ast.Lambda) -> bool:
     """Return True for a function that draws a number in each call, from no seed that it gets, and moves its pixels."""
     calls = nodes_in(function, ast.Call)
     moves = any(last_name(each.func) in _MOVES for each in calls) or _reverses(function) or _crops(function)
-    text = ast.unparse(function) if moves else ""
+    text = unparse(function) if moves else ""
     return bool(_DRAWS.search(text)) and " is None" not in text and not _makes_generator(calls)
 
 
 def _crops(function: ast.AST) -> bool:
     """Return True if a function takes a slice that begins or ends at a position that it draws."""
-    drawn = {
-        name
+    limits = {name.id for each in nodes_in(function, ast.Slice) for name in nodes_in(each, ast.Name)}
+    return bool(limits) and any(
+        not limits.isdisjoint(assigned_names(each)) and _DRAWS.search(unparse(each.value))
         for each in nodes_in(function, ast.Assign)
-        if _DRAWS.search(ast.unparse(each.value))
-        for name in assigned_names(each)
-    }
-    return bool(drawn) and any(
-        name.id in drawn for each in nodes_in(function, ast.Slice) for name in nodes_in(each, ast.Name)
     )
 
 
@@ -227,7 +223,7 @@ def _random_changes(function: ast.FunctionDef) -> Iterator[tuple[Any, ast.Call]]
                 test, call = each.args[-1], each
             case _:
                 continue
-        if _DRAWS.search(ast.unparse(test)):
+        if _DRAWS.search(unparse(test)):
             yield each, call
 
 
@@ -281,12 +277,12 @@ def _random_move(
         name
         for part in body
         for each in nodes_in(part, ast.Assign)
-        if _DRAWS.search(ast.unparse(each.value))
+        if _DRAWS.search(unparse(each.value))
         for name in assigned_names(each)
     } - items
 
     def is_random(node: ast.AST) -> bool:
-        return bool(_DRAWS.search(ast.unparse(node))) or any(e.id in drawn for e in nodes_in(node, ast.Name))
+        return bool(_DRAWS.search(unparse(node))) or any(e.id in drawn for e in nodes_in(node, ast.Name))
 
     for part in body:
         for each in nodes_in(part, ast.IfExp, ast.If, ast.Call, ast.Subscript):

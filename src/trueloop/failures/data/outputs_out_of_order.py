@@ -56,6 +56,7 @@ from trueloop.analysis.queries.shuffled_loaders import (
     Traced,
     function_called,
     loaders_of,
+    may_shuffle,
     text_key,
     traced,
     value_keys,
@@ -297,7 +298,7 @@ class _Collected(NamedTuple):
 
 def _by_flow(source: SourceFile) -> Iterator[Hit]:
     """Yield pairs of what a loop over a shuffling loader collects and the labels that the loader was given."""
-    loops, reported = _collecting(source), set[int]()
+    loops, reported = _collecting(source) if may_shuffle(source) else {}, set[int]()
     if not loops:
         return
     metrics = ((each, _metric_operands(each), _is_label_of) for each in source.nodes_of(*_PAIRING))

@@ -38,6 +38,7 @@ import ast
 import copy
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
@@ -45,7 +46,7 @@ from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, encloses, integer, nodes_in, walk
+from trueloop.core.source_text import Fix, dotted_name, encloses, integer, nodes_in, unparse, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OLD, _NEW = "<old>", "<new>"
@@ -106,6 +107,7 @@ def _positions(source: SourceFile, block: list[ast.stmt]) -> dict[str, None]:
     return targets
 
 
+@lru_cache(maxsize=4096)  # statements are in several blocks
 def _writes_items(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.For) and (
         any(isinstance(part.ctx, ast.Store) for part in nodes_in(statement, ast.Subscript))
@@ -284,7 +286,7 @@ class _Following(ast.NodeTransformer):
         self._values, self._tokens = values, tokens
 
     def generic_visit(self, node: ast.AST) -> Any:
-        text = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) else ""
+        text = unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) else ""
         if text in self._tokens:
             return ast.Name(self._tokens[text], ast.Load())
         if isinstance(node, ast.Name) and node.id in self._values:
@@ -293,7 +295,9 @@ class _Following(ast.NodeTransformer):
 
 
 def _followed(node: ast.expr, values: dict[str, ast.expr], tokens: dict[str, str]) -> ast.expr:
-    found = _Following(values, tokens).visit(copy.deepcopy(node))
+    paths = nodes_in(node, ast.Name, ast.Attribute, ast.Subscript)
+    is_changed = any(getattr(each, "id", "") in values or unparse(each) in tokens for each in paths)
+    found = _Following(values, tokens).visit(copy.deepcopy(node)) if is_changed else node
     return found if len(walk(found)) <= _MAX_SIZE else ast.Constant(None)
 
 
@@ -392,11 +396,17 @@ def _comes_from_step(source: SourceFile, owner: Any, write: _Write) -> bool:
     return False
 
 
-_WORDS: Final = re.compile(r"[\]\w] *= *.*\+.*(%| else 0)|\+= |%= ")
+_WRAPPED_SUM: Final = re.compile(r"[\]\w] *= *.*\+.*(%| else 0)")
+
+
+def _may_advance(text: str) -> bool:
+    return any(word in text for word in ("+= ", "%= ")) or _WRAPPED_SUM.search(text) is not None
+
+
 _ITEMS: Final = re.compile(
     r"(?m)^\s*[\w.\[\]\"']+\[[^\]\n]*[A-Za-z][^\n]*\](, [\w.]+\[[^\n]*\])? = |\]\.copy_\(|index_copy_"
 )
-RULE = Rule(required_words=("torch|numpy", "def |for ", _WORDS, _ITEMS), find=find)
+RULE = Rule(required_words=("torch|numpy", "def |for ", _may_advance, _ITEMS), find=find)
 
 BAD = """
 import torch

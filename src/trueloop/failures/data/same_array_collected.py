@@ -40,7 +40,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
+from trueloop.core.source_text import Edit, Fix, dotted_name, is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _CREATORS: Final = frozenset((
@@ -114,8 +114,16 @@ def _dictionaries(source: SourceFile) -> frozenset[str]:
         ast.unparse(target)
         for each in source.nodes_of(ast.Assign)
         for target in each.targets
-        if ast.unparse(each.value) in ("{}", "dict()")
+        if _is_empty_dictionary(each.value)
     )
+
+
+def _is_empty_dictionary(node: ast.expr) -> bool:
+    match node:
+        case ast.Dict(keys=[]) | ast.Call(func=ast.Name(id="dict"), args=[], keywords=[]):
+            return True
+        case _:
+            return False
 
 
 def _array(source: SourceFile, loop: Any, value: ast.expr) -> tuple[str, ast.AST | None]:
@@ -367,8 +375,8 @@ def _is_own_array(source: SourceFile, owner: ast.ClassDef, attribute: str, depth
     for each in nodes_in(owner, ast.Assign, ast.AnnAssign):
         pairs = _pairs(each) if isinstance(each, ast.Assign) else [(each.target, each.value)]
         own = (f"self.{attribute}", attribute) if each in owner.body else (f"self.{attribute}",)
-        values += [value for target, value in pairs if value is not None and ast.unparse(target) in own]
-    values = [each for each in values if ast.unparse(each) != "None"]
+        values += [value for target, value in pairs if value is not None and dotted_name(target) in own]
+    values = [each for each in values if not is_none(each)]
     return bool(values) and depth > 0 and all(_is_new_array(source, owner, each, depth) for each in values)
 
 

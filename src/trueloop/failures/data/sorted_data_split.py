@@ -57,10 +57,13 @@ MAX_DEPTH: Final = 6
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each split of labels that are sorted by class."""
+    yield from source.hits_unless(_UNKNOWN, _unshuffled_splits(source))
+    yield from source.hits_unless(_UNKNOWN, _splits_at_position(source))
+
+
+def _splits_at_position(source: SourceFile) -> Iterator[Hit]:
     """Yield each split at a position of labels that are sorted by class."""
-    if _UNKNOWN.search(source.text.source):
-        return
-    yield from _unshuffled_splits(source)
     parts: dict[tuple[int, str], dict[str, ast.Subscript]] = {}
     for node in source.nodes_of(ast.Subscript):
         match node:

@@ -78,15 +78,18 @@ def _converted(source: SourceFile, call: ast.Call) -> ast.expr | None:
     """Return what a call converts to float32; None for other calls."""
     func, name = call.func, last_name(call.func)
     given = [*call.args, *(each.value for each in call.keywords)]
-    single = any("float32" in ast.unparse(each) or last_name(each) == "FloatTensor" for each in given)
     if name in _CREATING and call.args:
-        return call.args[0] if single or name in ("FloatTensor", "float32", "Tensor") else None
+        return call.args[0] if name in ("FloatTensor", "float32", "Tensor") or _names_float32(given) else None
     if not isinstance(func, ast.Attribute):
         return None
     is_cast = (name == "float" and not given) or (
-        name in _CASTING and (single or "torch.float" in map(ast.unparse, given))
+        name in _CASTING and (_names_float32(given) or "torch.float" in map(ast.unparse, given))
     )
     return func.value if is_cast else None
+
+
+def _names_float32(arguments: list[ast.expr]) -> bool:
+    return any("float32" in ast.unparse(each) or last_name(each) == "FloatTensor" for each in arguments)
 
 
 def _is_stamp(source: SourceFile, node: ast.expr, depth: int = _MAX_DEPTH) -> bool:
@@ -206,12 +209,21 @@ def _is_long(source: SourceFile, node: ast.AST) -> bool:
     return False
 
 
+_STAMP: Final = re.compile(r"\b1[\d_]{9,}\b|\b[12]\.?\d*e9")
+
+
+def _has_time(text: str) -> bool:
+    """Return True for a text with a number as large as a Unix time, or with a word for one."""
+    text = text.lower()
+    return any(word in text for word in ("timestamp()", "time.time()", "unix")) or _STAMP.search(text) is not None
+
+
 RULE = Rule(
     required_words=(
         "float32|.float()|FloatTensor|torch.Tensor(|torch.float",
-        re.compile(r"\b1[\d_]{9,}\b|\b[12]\.?\d*e9|timestamp\(\)|time\.time\(\)|unix", re.IGNORECASE),
         "%|remainder|fmod|sin(|cos(|diff(| - |//|divmod|.mod(",
         "torch",
+        _has_time,
     ),
     find=find,
 )

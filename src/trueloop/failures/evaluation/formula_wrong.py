@@ -55,6 +55,7 @@ MAX_PARTS: Final = 12
 _LIMITING: Final = frozenset(
     ("clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "relu", "where", "zeros_like", "zeros")
 )
+_CROSS_ENTROPY: Final = re.compile(r"cross_?entropy|nll_?loss", re.IGNORECASE)
 _OVERLAP: Final = re.compile(r"inter", re.IGNORECASE)
 _LOGITS: Final = re.compile(r"logit|out|pred|prob|score|^(model|net|self\.model|self\.net)$", re.IGNORECASE)
 
@@ -65,7 +66,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         wrong = _wrong(source, name, value)
         if wrong:
             yield Hit(message=f"`{ast.unparse(value)}` is not the {wrong}.", node=value)
-    if re.search(r"cross_?entropy|nll_?loss", source.text.source, re.IGNORECASE):
+    if source.mentions(_CROSS_ENTROPY):
         yield from _smallest_outputs(source)
 
 

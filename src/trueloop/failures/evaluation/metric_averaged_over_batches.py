@@ -51,6 +51,7 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import (
@@ -313,9 +314,14 @@ def _is_metric(source: SourceFile, call: ast.Call) -> bool:
     return _computes_metric(source, function)
 
 
+@lru_cache(maxsize=1)
+def _creates_metric(source: SourceFile) -> bool:
+    return any(map(_METRIC_CLASS.match, definitions(source).calls))
+
+
 def _is_torchmetric(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a call of an object of torchmetrics that is no mean over samples, as ``average="micro"`` is."""
-    if not isinstance(call.func, ast.Name | ast.Attribute) or len(call.args) < 2:
+    if not isinstance(call.func, ast.Name | ast.Attribute) or len(call.args) < 2 or not _creates_metric(source):
         return False
     for each in origins(source, call.func, 2):
         made = each.func.value if isinstance(each, ast.Call) and last_name(each.func) in ("to", "cuda") else each  # type: ignore[attr-defined]

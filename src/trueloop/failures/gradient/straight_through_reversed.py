@@ -68,8 +68,8 @@ class _Term(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each sum in which a hard value cancels and a soft one remains."""
-    for node in source.nodes:
-        if not isinstance(node, ast.BinOp) or isinstance(source.parents.get(id(node)), ast.BinOp):
+    for node in source.nodes_of(ast.BinOp):
+        if isinstance(source.parents.get(id(node)), ast.BinOp):
             continue
         terms = list(_terms(node, 1, detached=False))
         if len(terms) != 3:

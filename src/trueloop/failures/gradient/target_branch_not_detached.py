@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, nodes_in, walk
+from trueloop.core.source_text import Fix, nodes_in, unparse, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _PREDICTOR: Final = re.compile(r"predictor|^pred_?(head|mlp)$", re.IGNORECASE)
@@ -47,12 +47,12 @@ _OTHER_LOSS: Final = re.compile(r"negative|queue|variance|vicreg|covariance|barl
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each comparison of a prediction with a projection that has a graph."""
-    if _OTHER_LOSS.search(source.text.source):
+    if source.mentions(_OTHER_LOSS):
         return
     for function in source.nodes_of(ast.FunctionDef):
-        if _CUT.search(_text(function)):
-            continue
         predictions, projections = _predictions(function)
+        if predictions and _CUT.search(_text(function)):
+            continue
         for call in walk(function) if predictions else ():
             if not isinstance(call, ast.Call) or len(call.args) < 2:
                 continue
@@ -72,7 +72,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _text(function: ast.FunctionDef) -> str:
-    return ast.unparse(ast.Module([*function.body], []))
+    return "\n".join(map(unparse, function.body))
 
 
 def _predictions(function: ast.FunctionDef) -> tuple[set[str], set[str]]:

@@ -36,6 +36,7 @@ References
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +54,7 @@ _WORDS: Final = (
 _EXTRA: Final = frozenset(("2", "_2", "_b", "_aug", "_augmented", "_pos", "_positive", "_ema", "_target"))
 _PARTS: Final = re.compile(r"[A-Za-z]+?(?=_|\d|$|[A-Z])|\d+|[A-Z][a-z]*")
 _AUGMENTS: Final = re.compile(r"aug|transform|distort|crop|jitter|corrupt|perturb", re.IGNORECASE)
+_DROPOUT: Final = re.compile(r"dropout|simcse|r_?drop\b", re.IGNORECASE)
 _CONTRASTIVE: Final = re.compile(
     r"nt_?xent|info_?nce|contrastive|barlow|vic_?reg|byol|sim_?clr|sim_?siam|neg(?:ative)?_?cos", re.IGNORECASE
 )
@@ -72,13 +74,12 @@ class _Use(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each second embedding that is computed from the view of the first one, and each view that is a copy."""
-    text = source.text.source
-    has_dropout = re.search(r"dropout|simcse|r_?drop\b", text, re.IGNORECASE) is not None
-    is_contrastive = not has_dropout and _CONTRASTIVE.search(text) is not None
-    keys = _unread_keys(source)
+    is_contrastive = not source.mentions(_DROPOUT) and source.mentions(_CONTRASTIVE)
+    keys, calls = _unread_keys(source), _calls_by_function(source)
+    has_items = any(_equal_items(source, source.tree))
     functions: list[Any] = [*source.nodes_of(ast.FunctionDef), source.tree]
     for function in functions:
-        views, items = _views(source, function), list(_equal_items(function))
+        views, items = _views(calls.get(function, ())), list(_equal_items(source, function)) if has_items else []
         if not views and not items:
             continue
         unread = _unread_names(source, function)
@@ -90,15 +91,28 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield from _returned_twice(source)
 
 
-def _views(source: SourceFile, function: Any) -> list[ast.expr]:
+def _calls_by_function(source: SourceFile) -> dict[ast.AST, list[ast.Call]]:
+    """Return the calls with arguments, by the function around them."""
+    found: dict[ast.AST, list[ast.Call]] = {}
+    for call in source.all_calls:
+        if call.args:
+            found.setdefault(function_of(source, call), []).append(call)
+    return found
+
+
+def _views(calls: Iterable[ast.Call]) -> list[ast.expr]:
     """Return the variables and items that are arguments of calls of a model."""
     return [
         view
-        for call in nodes_in(function, ast.Call)
-        if last_name(call.func) not in _NO_MODELS and not _AUGMENTS.search(last_name(call.func))
+        for call in calls
         for view in call.args
-        if isinstance(view, ast.Name | ast.Subscript) and function_of(source, call) is function
+        if isinstance(view, ast.Name | ast.Subscript) and _may_be_model(last_name(call.func))
     ]
+
+
+@lru_cache(maxsize=4096)  # most names of a program occur many times
+def _may_be_model(name: str) -> bool:
+    return name not in _NO_MODELS and not _AUGMENTS.search(name)
 
 
 def _equal_embeddings(
@@ -290,21 +304,22 @@ def _is_contrastive(source: SourceFile, statement: ast.AST) -> bool:
     )
 
 
-def _equal_items(function: Any) -> Iterator[tuple[Any, ast.Name]]:
+def _equal_items(source: SourceFile, function: Any) -> Iterator[tuple[Any, ast.Name]]:
     """Yield lists and calls that contain one name twice, ``torch.cat([a, a])`` and ``model(a, a)``, and the second."""
-    indices = {id(each.slice) for each in nodes_in(function, ast.Subscript)}  # x[i, i] is the diagonal of a matrix
     for node in nodes_in(function, ast.List, ast.Tuple, ast.Call):
-        match node:
-            case ast.Call(args=[ast.Name() as first, ast.Name() as second]) if not _is_class(node):
-                pass
-            case ast.List(elts=[ast.Name() as first, ast.Name() as second], ctx=ast.Load()):
-                pass
-            case ast.Tuple(elts=[ast.Name() as first, ast.Name() as second], ctx=ast.Load()) if id(node) not in indices:
-                pass
+        match node.args if isinstance(node, ast.Call) else node.elts:
+            case [ast.Name(id=first), ast.Name(id=name) as second] if name == first and _may_hold_views(source, node):
+                yield node, second
             case _:
-                continue
-        if first.id == second.id:
-            yield node, second
+                pass
+
+
+def _may_hold_views(source: SourceFile, node: ast.List | ast.Tuple | ast.Call) -> bool:
+    """Return False for a class, targets of an assignment, and ``i, i`` in ``x[i, i]``, the diagonal of a matrix."""
+    if isinstance(node, ast.Call):
+        return not _is_class(node)
+    is_index = isinstance(node, ast.Tuple) and getattr(source.parents.get(id(node)), "slice", None) is node
+    return isinstance(node.ctx, ast.Load) and not is_index
 
 
 def _is_class(call: ast.Call) -> bool:
@@ -360,7 +375,7 @@ def _copied(source: SourceFile) -> Iterator[Hit]:
 def _moved_before(source: SourceFile, node: ast.Assign) -> str:
     """Return the variable ``a`` where ``b = a.to(device)`` follows ``a = a.to(device)``, and ``b`` had a value."""
     block, target = source.block(node), ast.unparse(node.targets[0])
-    position = next((number for number, each in enumerate(block) if each is node), 0)
+    position = block.index(node) if node in block else 0
     match block[position - 1] if position else None:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if name in _names(call):
             function = function_of(source, node)
@@ -391,15 +406,20 @@ def _returned_twice(source: SourceFile) -> Iterator[Hit]:
                     )
 
 
-_PAIRS: Final = re.compile(
-    r"view|aug|contrast|byol|siam|clr|info_?nce|nce_?loss|xent|vicreg|barlow|weak|pair"
-    r"|\b(\w*[A-Za-z])_?1,\s*\1_?2\b|\b(\w+_?)i,\s*\2j\b|\b(\w+_)a,\s*\3b\b|\b(\w+_?)q,\s*\4k\b",
-    re.IGNORECASE,
-)
-"""Words of programs with pairs of views, and pairs of variables."""
+_PAIR_WORDS: Final = (
+    "view", "aug", "contrast", "byol", "siam", "clr", "infonce", "info_nce", "nceloss", "nce_loss", "xent", "vicreg",
+    "barlow", "weak", "pair",
+)  # fmt: skip
+_PAIRS: Final = re.compile(r"\b(\w*[a-z])_?1,\s*\1_?2\b|\b(\w+_?)i,\s*\2j\b|\b(\w+_)a,\s*\3b\b|\b(\w+_?)q,\s*\4k\b")
 
 
-RULE = Rule(required_words=("torch", "backward(|nn.Module", _PAIRS), find=find)
+def _has_pairs(text: str) -> bool:
+    """Return True for a text with words of programs with pairs of views, or with a pair of variables."""
+    text = text.lower()
+    return any(word in text for word in _PAIR_WORDS) or _PAIRS.search(text) is not None
+
+
+RULE = Rule(required_words=("torch", "backward(|nn.Module", _has_pairs), find=find)
 
 BAD = """
 import torch

@@ -42,6 +42,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
+from trueloop.analysis.project import Module
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
 from trueloop.analysis.queries.signed_terms import Term, jointly_minimised_terms, may_ascend, minimised_terms
@@ -122,7 +123,12 @@ def is_network(source: SourceFile, call: ast.Call) -> bool:
 @lru_cache(maxsize=1)
 def _owners_of_methods(source: SourceFile) -> frozenset[str]:
     """Return the names in a file of which the program calls methods as modules have them."""
-    return frozenset(_METHODS.findall(source.text.source)) - {"torch", "F", "nn", "np"}
+    return frozenset().union(*map(_owners_in, source.modules)) - {"torch", "F", "nn", "np"}
+
+
+@lru_cache(maxsize=64)
+def _owners_in(module: Module) -> frozenset[str]:
+    return frozenset(_METHODS.findall(module.text.source))
 
 
 def _generators(source: SourceFile, losses: list[list[_Score]]) -> Iterator[tuple[Hit, ast.Call]]:

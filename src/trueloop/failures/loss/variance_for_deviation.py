@@ -45,7 +45,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.deviations import deviations, stored_values
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name
+from trueloop.core.source_text import Fix, dotted_name, unparse
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _PART: Final = r"(?:log_?var|log_?variance|lnvar|logv|log_?sigma_?(?:2|sq|squared))"
@@ -155,24 +155,27 @@ def _one_minus(node: ast.expr) -> str:
 
 def _exponentials(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``exp`` of a log-variance that is used as a deviation, if another line takes it as a log-variance."""
-    uses = list(deviations(source)) if "exp" in source.text.source else []
-    text = ast.unparse(source.tree) if uses else ""
+    uses = [
+        (use, deviation, each, of)
+        for use, deviation in (deviations(source) if "exp" in source.text.source else ())
+        for each in stored_values(source, deviation)
+        if (of := _exponential_of(each)) is not None
+    ]
+    text = "\n".join(unparse(each.tree) for each in source.modules) if uses else ""
     is_named = _AS_VARIANCE.search(text) and not _AS_DEVIATION.search(text)
     known = {name for found in _DIVERGENCE.finditer(text) for name in found.groups() if name}
     reported = set[int]()
-    for use, deviation in uses:
-        for each in stored_values(source, deviation):
-            of = _exponential_of(each)
-            is_variance = of is not None and (last_name(of) in known or (is_named and _exponent(each) is not None))
-            if of is not None and is_variance and id(each) not in reported:
-                reported.add(id(each))
-                yield Hit(
-                    message=f"`{ast.unparse(each)}` is the variance, but is used as the standard deviation: the "
-                    f"deviation is `exp(0.5 * {ast.unparse(of)})`.",
-                    node=each,
-                    related=() if each is deviation else ((use, "used as the deviation here"),),
-                    fix=_halved(source, each, of),
-                )
+    for use, deviation, each, of in uses:
+        is_variance = last_name(of) in known or (is_named and _exponent(each) is not None)
+        if is_variance and id(each) not in reported:
+            reported.add(id(each))
+            yield Hit(
+                message=f"`{ast.unparse(each)}` is the variance, but is used as the standard deviation: the "
+                f"deviation is `exp(0.5 * {ast.unparse(of)})`.",
+                node=each,
+                related=() if each is deviation else ((use, "used as the deviation here"),),
+                fix=_halved(source, each, of),
+            )
 
 
 def _named_deviations(source: SourceFile) -> Iterator[Hit]:

@@ -56,19 +56,17 @@ _PAIRS: Final = re.compile(
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of views that is interleaved for a loss that expects one after the other."""
     yield from _neighbours_of_stacked(source)
-    text = source.text.source
-    pairs = _PAIRS.search(text)
-    if pairs is None or _SEPARATES.search(text):
+    stacks = [(call, stack) for call in source.all_calls if (stack := _interleaved(source, call)) is not None]
+    pairs = _PAIRS.search(source.text.source) if stacks else None
+    if pairs is None or source.mentions(_SEPARATES):
         return
-    for call in source.all_calls:
-        stack = _interleaved(source, call)
-        if stack is not None:
-            yield Hit(
-                message=f"`{ast.unparse(stack)}` puts the two views of each sample next to each other, but the loss "
-                f"pairs row i with row i + n: `{' '.join(pairs[0].split())}`.",
-                node=stack,
-                related=((call, "flattened here"),) if call.lineno != stack.lineno else (),
-            )
+    for call, stack in stacks:
+        yield Hit(
+            message=f"`{ast.unparse(stack)}` puts the two views of each sample next to each other, but the loss "
+            f"pairs row i with row i + n: `{' '.join(pairs[0].split())}`.",
+            node=stack,
+            related=((call, "flattened here"),) if call.lineno != stack.lineno else (),
+        )
 
 
 def _neighbours_of_stacked(source: SourceFile) -> Iterator[Hit]:

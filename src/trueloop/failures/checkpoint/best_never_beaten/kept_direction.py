@@ -14,6 +14,7 @@ from trueloop.analysis.queries.best_values import MIRRORED, stores
 from trueloop.analysis.queries.class_instances import definitions, instances, uses
 from trueloop.analysis.queries.metric_names import better_direction, metric_name, name_of_computed, name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import unparse
 
 _UNKNOWN: Final = object()
 _BEST: Final = frozenset(("best", "lowest", "highest", "min", "max"))
@@ -85,7 +86,7 @@ def find_kept_worst(source: SourceFile) -> Iterator[Hit]:
 @lru_cache(maxsize=256)  # many objects of few classes
 def _may_stop(definition: ast.ClassDef) -> bool:
     """Return True for a class that saves a model or ends the training, and is not for the worst of all values."""
-    text = ast.unparse(definition)
+    text = unparse(definition)
     return _STOPPER.search(text) is not None and _OTHER_PURPOSE.search(text) is None
 
 

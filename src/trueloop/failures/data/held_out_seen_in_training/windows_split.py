@@ -34,6 +34,8 @@ def _split_by_permutation(source: SourceFile) -> Iterator[tuple[ast.expr, ast.ex
 
     The same holds for ``order[cut:]`` alone if the order is drawn for ``len(x)`` samples.
     """
+    if _PERMUTATIONS.isdisjoint(definitions(source).calls):
+        return
     parts = [(each, drawn) for each in source.nodes_of(ast.Subscript) if (drawn := _permutation_of(source, each))]
     firsts = {id(drawn) for each, drawn in parts if getattr(each.slice, "lower", 0) is None}
     rests = {id(each) for each, drawn in parts if getattr(each.slice, "upper", 0) is None and id(drawn) in firsts}

@@ -47,7 +47,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import origins, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.data.oversampled_before_split.copied_samples import CopiedSamplesDetector
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -67,9 +67,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
     reported = {id(each.node) for each in found}
     for split in source.all_calls if not found else ():
         read = [name for each in split.args for name in nodes_in(each, ast.Name)]
-        names = [each.id for each in read]
+        if id(split) in reported or not _splits(source, split, [each.id for each in read]):
+            continue
         made = next((call for each in read for call in _made_by(source, each) if _oversamples(source, call)), None)
-        if made is not None and id(split) not in reported and _splits(source, split, names):
+        if made is not None:
             yield Hit(
                 message=f"`{ast.unparse(split)}` splits samples that were oversampled before: copies of one sample are "
                 "in the training and in the held-out part.",
@@ -166,15 +167,15 @@ def _calls_after(function: Any, statement: ast.stmt) -> Iterator[ast.Call]:
 
 def _splits(source: SourceFile, call: ast.Call, names: list[str]) -> bool:
     """Return True for a call that splits a variable at random into parts, not by groups."""
-    if not any(isinstance(e, ast.Name | ast.Attribute) and dotted_name(e) in names for a in call.args for e in walk(a)):
-        return False
-    if any(each.arg == "groups" for each in call.keywords) or _GROUPED.search(ast.unparse(call.func)):
-        return False
     name = last_name(call.func)
     if isinstance(call.func, ast.Attribute) and name == "split":
         owner = call.func.value
-        return bool(_KFOLD.search(last_name(owner.func if isinstance(owner, ast.Call) else owner)))
-    return isinstance(call.func, ast.Name | ast.Attribute) and bool(_SPLITS.match(name))
+        is_split = bool(_KFOLD.search(last_name(owner.func if isinstance(owner, ast.Call) else owner)))
+    else:
+        is_split = isinstance(call.func, ast.Name | ast.Attribute) and bool(_SPLITS.match(name))
+    if not is_split or any(each.arg == "groups" for each in call.keywords) or _GROUPED.search(ast.unparse(call.func)):
+        return False
+    return any(dotted_name(e) in names for a in call.args for e in nodes_in(a, ast.Name, ast.Attribute))
 
 
 def _is_reassigned(function: Any, first: ast.stmt, last: ast.AST, names: list[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, nodes_in
+from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 
 _READING: Final = frozenset(("joblib.load", "pickle.load", "pickle.loads", "dill.load", "cloudpickle.load"))
 _UPDATING: Final = re.compile(r"partial|update|retrain|refit", re.IGNORECASE)
@@ -15,7 +15,7 @@ _UPDATING: Final = re.compile(r"partial|update|retrain|refit", re.IGNORECASE)
 
 def refitted(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``fit_transform`` of an object that is only read from a file, never created."""
-    reading = [each for each in source.all_calls if ast.unparse(each.func) in _READING]
+    reading = [each for each in source.all_calls if dotted_name(each.func) in _READING]
     functions = {getattr(function_of(source, each), "name", "") for each in reading} - {""}
     for call in source.all_calls if reading else ():
         method = call.func
@@ -41,7 +41,7 @@ def _reads(value: ast.expr, functions: set[str]) -> bool:
     """Return True for a call that reads an object from a file, or of a function of the program that does."""
     if not isinstance(value, ast.Call):
         return False
-    return ast.unparse(value.func) in _READING or last_name(value.func) in functions
+    return dotted_name(value.func) in _READING or last_name(value.func) in functions
 
 
 def _assigns(assignment: ast.Assign, name: str) -> bool:

@@ -29,20 +29,19 @@ Block = list[ast.stmt]
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each statement that scales data which is split into training and held-out data later."""
     scaling_classes: dict[str, ast.stmt] = {}
-    is_series = SERIES.search(source.text.source) is not None
     for owner in source.nodes_of(ast.ClassDef):
         for method in owner.body:
             if isinstance(method, ast.FunctionDef) and method.name == "__init__" and _may_scale_in(method):
-                scope = _Scope({}, is_series=is_series)
+                scope = _Scope(source, {})
                 yield from scope.hits(method.body)
                 own = [each for name, each in scope.scaled.items() if name.startswith("self.")]
                 scaling_classes |= {owner.name: own[0]} if own and not scope.split else {}
     may_scale = _may_scale(source.nodes_of(ast.Attribute), source.nodes_of(ast.BinOp))
     if scaling_classes or may_scale:
-        yield from _Scope(scaling_classes, is_series=is_series).hits(source.tree.body)
+        yield from _Scope(source, scaling_classes).hits(source.tree.body)
     for each in source.nodes_of(ast.FunctionDef) if scaling_classes or may_scale else ():
         if each.name != "__init__" and (scaling_classes or _may_scale_in(each)):
-            yield from _Scope(scaling_classes, is_series=is_series).hits(each.body)
+            yield from _Scope(source, scaling_classes).hits(each.body)
 
 
 def _may_scale_in(function: ast.FunctionDef) -> bool:
@@ -61,12 +60,12 @@ class _Scope:
     """The variables of a function or of the file, in the order of its statements.
 
     Args:
+        source: the file.
         scaling_classes: datasets that scale all their samples when they are created -> the statement that scales.
-        is_series: whether the samples may follow each other in time.
     """
 
-    def __init__(self, scaling_classes: dict[str, ast.stmt], *, is_series: bool) -> None:
-        self.scaling_classes, self.is_series = scaling_classes, is_series
+    def __init__(self, source: SourceFile, scaling_classes: dict[str, ast.stmt]) -> None:
+        self.source, self.scaling_classes = source, scaling_classes
         self.statistics: dict[str, str] = {}
         """Variable or scaler -> the data from which it was computed."""
         self.scaled: dict[str, ast.stmt] = {}
@@ -106,7 +105,9 @@ class _Scope:
         scaling = ast.unparse(self.scaled[name])
         by_hand = STANDARDISED.search(scaling) is not None and "fit" not in scaling
         is_random = any(_function(call) in SPLITS for call in _calls(split))
-        return bool(TARGET.fullmatch(name.rpartition(".")[2])) or (by_hand and (is_random or not self.is_series))
+        return bool(TARGET.fullmatch(name.rpartition(".")[2])) or (
+            by_hand and (is_random or not self.source.mentions(SERIES))
+        )
 
     def _split_name(self, statement: ast.stmt) -> str:
         """Return the scaled variable that a statement splits into training and held-out data."""

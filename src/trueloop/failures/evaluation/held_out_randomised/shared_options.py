@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, function_of
@@ -36,8 +36,10 @@ class _Use(NamedTuple):
 
 def shared_options(source: SourceFile) -> Iterator[Hit]:
     """Yield each call that makes held-out data and turns the random changes of the training data on."""
-    if _OTHER_USE.search(source.text.source):
-        return
+    return source.hits_unless(_OTHER_USE, _shared_options(source))
+
+
+def _shared_options(source: SourceFile) -> Iterator[Hit]:
     calls = definitions(source).calls
     for switch in switches(source):
         if _is_switched_later(source, switch.parameter):
@@ -123,7 +125,7 @@ def _part(source: SourceFile, call: ast.Call, parameter: str) -> str:
     return part if "|" not in part else ""
 
 
-def _part_of(words: set[str]) -> str:
+def _part_of(words: Set[str]) -> str:
     parts = ("train", words & TRAINING), ("held out", words & HELD_OUT)
     return "|".join(name for name, found in parts if found)
 
@@ -133,7 +135,7 @@ def _text_words(node: ast.AST) -> set[str]:
     return {word for text in texts for word in name_words(text)}
 
 
-def _words_around(source: SourceFile, call: ast.Call) -> Iterator[set[str]]:
+def _words_around(source: SourceFile, call: ast.Call) -> Iterator[Set[str]]:
     """Yield the words of what gets the result of a call: a variable, a keyword, the key of a dictionary, a function."""
     child: Any = call
     parent: Any = source.parents.get(id(call))

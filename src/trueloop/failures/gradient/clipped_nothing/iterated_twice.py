@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -48,7 +49,7 @@ def second_passes(scopes: Sequence[ast.AST], calls: Sequence[ast.Call]) -> Itera
         made: dict[str, ast.AST] = {
             name: value
             for name, value in bound.items()
-            if [each.id for each in stores].count(name) == 1 and _is_generator(value, returns_list)
+            if _is_generator(value, returns_list) and [each.id for each in stores].count(name) == 1
         }
         if isinstance(scope, ast.FunctionDef) and names.count(scope.name) == 1:
             stored = {each.id for each in stores}
@@ -62,6 +63,7 @@ def second_passes(scopes: Sequence[ast.AST], calls: Sequence[ast.Call]) -> Itera
                 yield SecondPass(scope, second, name, first, value)
 
 
+@lru_cache(maxsize=1024)
 def _own_nodes(scope: ast.AST) -> list[ast.AST]:
     """Return the nodes of a scope without those of functions in it."""
     found = list(children(scope))

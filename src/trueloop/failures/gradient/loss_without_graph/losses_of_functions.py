@@ -9,7 +9,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.possible_values import computed_from, possible_values
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, nodes_in, unparse
 
 COPIES: Final = frozenset(("tensor", "Variable", "FloatTensor", "Tensor", "from_numpy", "scalar_tensor"))
 """Functions whose result has no graph."""
@@ -102,9 +102,9 @@ def _assigned(source: SourceFile, node: ast.expr) -> list[ast.expr] | None:
     current = source.statement_of(node)
     for each in nodes_in(function, ast.AugAssign, ast.Call):
         if isinstance(each, ast.AugAssign):
-            values += [each.value] if isinstance(each.op, ast.Add) and ast.unparse(each.target) == path else []
+            values += [each.value] if isinstance(each.op, ast.Add) and unparse(each.target) == path else []
         elif isinstance(each.func, ast.Attribute) and each.func.attr == "append":
-            values += each.args if ast.unparse(each.func.value) == path else []
+            values += each.args if unparse(each.func.value) == path else []
     return [each for each in values if source.statement_of(each) is not current] or None
 
 

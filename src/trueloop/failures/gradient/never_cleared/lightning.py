@@ -28,10 +28,8 @@ class UnclearedStep(NamedTuple):
 
 def uncleared_steps(source: SourceFile) -> Iterator[UnclearedStep]:
     """Yield the steps of modules with ``automatic_optimization = False`` in a file that never clears gradients."""
-    if any(map(_clears, source.nodes)):
-        return
-    names = imported_names(source.tree)
-    for cls in source.nodes_of(ast.ClassDef):
+    names = imported_names(source.tree) if "automatic_optimization" in source.text.source else {}
+    for cls in source.nodes_of(ast.ClassDef) if names else ():
         if cls.decorator_list or len(cls.bases) != 1:
             continue
         methods = {each.name: each for each in cls.body if isinstance(each, Function)}
@@ -42,8 +40,10 @@ def uncleared_steps(source: SourceFile) -> Iterator[UnclearedStep]:
         ):
             continue
         other_methods = [each for name, each in methods.items() if name not in ("__init__", "configure_optimizers")]
-        if _has_only_torch_optimizers(methods.get("configure_optimizers"), names) and not any(
-            _passes_optimizer_out(each, names) for each in other_methods
+        if (
+            _has_only_torch_optimizers(methods.get("configure_optimizers"), names)
+            and not any(_passes_optimizer_out(each, names) for each in other_methods)
+            and not any(map(_clears, source.nodes))
         ):
             yield from _steps_in(methods)
 

@@ -7,6 +7,7 @@ show what the optimizer is. It is recognised by its name and its use.
 import ast
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import ValueKind
@@ -33,7 +34,7 @@ class PassedStep(NamedTuple):
 
 def steps_without_clearing(source: SourceFile) -> Iterator[PassedStep]:
     """Yield the steps that follow a ``backward()`` in the same function, in a program that never clears gradients."""
-    if any(map(_may_clear, source.nodes)):
+    if any(map(_may_clear, chain(source.nodes_of(ast.Attribute), source.nodes))):  # most clear by a method
         return
     known = {id(each.node) for each in source.ops(OpKind.STEP) if each.subject.kind is ValueKind.OPTIMIZER}
     defined = {each.name for each in source.nodes_of(ast.FunctionDef, ast.ClassDef)}

@@ -48,6 +48,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _scores(source: SourceFile, call: ast.Call) -> ast.expr | None:
     """Return the similarities over all of which a call takes a softmax or a sum of exponentials; None otherwise."""
     name = last_name(call.func)
+    if len(call.args) + len(call.keywords) < 2 and name not in ("sum", "logsumexp"):
+        return None
     if _is_loss(source, call):
         scores, targets = _argument(call, 0, "input"), _argument(call, 1, "target")
         return scores if targets is not None and not _is_diagonal(source, targets) else None

@@ -63,9 +63,8 @@ def _is_similarity(source: SourceFile, node: ast.expr, first: _Normalised) -> bo
     """Return False for a norm of all rows in a program that does not compare samples in a loss."""
     if first.operand is None:
         return True
-    text = source.text.source
     is_number = isinstance(parent := source.parents.get(id(node)), ast.Attribute) and parent.attr in ("item", "trace")
-    return bool(_SIMILARITIES.search(text) and _TRAINS.search(text)) and not is_number
+    return source.mentions(_SIMILARITIES) and source.mentions(_TRAINS) and not is_number
 
 
 def _edit(source: SourceFile, found: _Normalised) -> Edit:

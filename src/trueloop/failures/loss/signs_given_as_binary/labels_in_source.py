@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import batch_loops, created_loader
 from trueloop.analysis.queries.best_values import initial_number
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in
@@ -26,8 +27,9 @@ TARGETS: Final = {
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loss that needs labels of 1 and -1 and gets 0 and 1."""
+    has_loss = not TARGETS.keys().isdisjoint(definitions(source).calls)
     for call in source.all_calls:
-        for labels in (*_targets(source, call), *_hinge_factors(call)):
+        for labels in (*(_targets(source, call) if has_loss else ()), *_hinge_factors(call)):
             made = _binary(source, labels, _MAX_DEPTH)
             if made is not None:
                 edit = source.text.replace(labels, f"(2 * {source.text.segment(labels)} - 1)")

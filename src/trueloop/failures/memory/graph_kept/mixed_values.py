@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from trueloop.analysis.operations import Branch, Loop, Op
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import nodes_in, unparse
 
 _MIXING: Final = frozenset(("lerp", "add", "sub", "mul", "div"))
 """Functions and methods whose result keeps the graphs of all their inputs."""
@@ -100,7 +100,7 @@ def is_first(store: Op, loop: Loop, path: str) -> bool:
 def is_after_first(source: SourceFile, store: Op, branch: Branch, loop: Loop, path: str) -> bool:
     """Return True for a condition whose other arm stores the first value."""
     for each in source.ops_in_loop(loop, store.kind, root=store.entry_point):
-        is_same = each.name == store.name and ast.unparse(each.node) == ast.unparse(store.node)
+        is_same = each.name == store.name and unparse(each.node) == unparse(store.node)
         if is_same and is_first(each, loop, path) and each.conditions(loop)[-1].node is branch.node:
             return True
     return False

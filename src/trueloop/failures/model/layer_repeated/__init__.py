@@ -223,8 +223,8 @@ def _cached_layers(source: SourceFile) -> Iterator[Hit]:
             for each in function.decorator_list
             if last_name(each.func if isinstance(each, ast.Call) else each) in ("cache", "lru_cache", "memoize")
         ]
-        returned = [each.value for each in nodes_in(function, ast.Return) if each.value is not None]
-        if caches and any(_creates_layer(each) for each in returned):
+        returned = nodes_in(function, ast.Return) if caches else ()
+        if any(_creates_layer(each.value) for each in returned if each.value is not None):
             yield Hit(
                 message=f"`{function.name}` returns the same layer for the same arguments, because its results are "
                 "cached: all places that call it share its weights.",
@@ -329,22 +329,43 @@ _PRODUCTS: Final = tuple(
             r"\]\s*\*[^*]",
             r"\*(?<=[^*]\*)\s*\[",
             r"\*(?<=[^*]\*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,",
-            r",[^()]*(?:\([^()]*\))?\s*,?\s*\)\s*\*[^*]",
         ),
     )
 )
-"""A list or tuple times a number. The last pattern is slow."""
-_PLACES: Final = re.compile(
-    r"\b(?:ModuleList|ModuleDict|Sequential|add_module|register_module|setattr)\("
-    r"|\bdef [^()]*\([^()]*=\s*(?:\w+\.)*[A-Z]\w*\("
-)
+"""A list times a number, or a number times a list or tuple."""
+_PLACES: Final = tuple(
+    map(
+        re.compile,
+        (
+            r"ModuleList\((?<!\wModuleList\()", r"ModuleDict\((?<!\wModuleDict\()", r"Sequential\((?<!\wSequential\()",
+            r"add_module\((?<!\wadd_module\()", r"register_module\((?<!\wregister_module\()",
+            r"setattr\((?<!\wsetattr\()", r"def (?<!\wdef )[^()]*\([^()]*=\s*(?:\w+\.)*[A-Z]\w*\(",
+        ),
+    )
+)  # fmt: skip
 """What may contain a layer several times, and a parameter with an object as its default."""
-_FACTOR: Final = re.compile(r"\)\s*\*[^*]")
+_FACTOR: Final = re.compile(r"\)(?=\s*\*[^*])")
 
 
 def _has_product(text: str) -> bool:
-    *fast, slow = _PRODUCTS
-    return any(each.search(text) for each in fast) or bool(_FACTOR.search(text) and slow.search(text))
+    return any(each.search(text) for each in _PRODUCTS) or any(
+        _ends_tuple(text, factor.start()) for factor in _FACTOR.finditer(text)
+    )
+
+
+def _ends_tuple(text: str, end: int) -> bool:
+    """Return True if a closing parenthesis ends a tuple; only its last item may contain parentheses."""
+    closed = _last_parenthesis(text, end)
+    if "," in text[closed + 1 : end]:
+        return True
+    if closed < 0 or text[closed] == "(" or text[closed + 1 : end].strip():
+        return False
+    opened = _last_parenthesis(text, closed)
+    return opened >= 0 and text[opened] == "(" and "," in text[_last_parenthesis(text, opened) + 1 : opened]
+
+
+def _last_parenthesis(text: str, end: int) -> int:
+    return max(text.rfind("(", 0, end), text.rfind(")", 0, end))
 
 
 def _has_repetition(text: str) -> bool:
@@ -353,7 +374,7 @@ def _has_repetition(text: str) -> bool:
 
 
 def _has_repetition_or_cache(text: str) -> bool:
-    return "cache" in text or _PLACES.search(text) is not None or _has_repetition(text)
+    return "cache" in text or any(each.search(text) for each in _PLACES) or _has_repetition(text)
 
 
 RULE = Rule(required_words=("ModuleList|Sequential|nn", _has_repetition_or_cache), find=find)

@@ -148,6 +148,9 @@ def _created(source: SourceFile, makers: set[int], node: ast.expr, depth: int = 
 
 def _defaults(source: SourceFile, makers: set[int]) -> Iterator[OneInstance]:
     """Yield the layers that are defaults of a parameter, and so part of what several calls create."""
+    defaults = (each for a in source.nodes_of(ast.arguments) for each in (*a.defaults, *a.kw_defaults))
+    if makers.isdisjoint(map(id, defaults)):
+        return
     for function in source.nodes_of(ast.FunctionDef):
         for parameter in (*function.args.args, *function.args.kwonlyargs):
             name = ast.copy_location(ast.Name(parameter.arg, ast.Load()), parameter)

@@ -18,6 +18,7 @@ KEEPS_MEANING: Final = frozenset((
     "expand_as", "reshape", "repeat_interleave",
 ))  # fmt: skip
 TO_NUMBERS: Final = frozenset(("float", "half", "double", "int", "long"))
+_SOFTMAX_MODULES: Final = frozenset(("Softmax", "LogSoftmax"))
 _MASK_NAME: Final = re.compile(r"(^|_)(masks?|adj|adjacency|valid|pad|padding|padded|causal)($|_)", re.IGNORECASE)
 _CREATES: Final = re.compile(r"(ones|zeros|arange|full|eye|empty)(_like)?$")
 _SIZES: Final = frozenset(("shape", "size", "device", "dtype", "ndim", "dim", "T", "mT"))
@@ -62,12 +63,13 @@ def zeroed_scores(source: SourceFile) -> Iterator[Hit]:
 
 def _softmax_inputs(source: SourceFile) -> Iterator[tuple[ast.Call, ast.expr]]:
     """Yield the calls of a softmax, or of a distribution over logits, each with its input."""
+    has_module = not _SOFTMAX_MODULES.isdisjoint(definitions(source).calls)
     for call in source.all_calls:
         name = last_name(call.func)
         logits = [e.value for e in call.keywords if e.arg == "logits"] if name == "Categorical" else []
         if logits:
             yield call, logits[0]
-        elif name in ("softmax", "log_softmax") or _is_softmax_module(source, call):
+        elif name in ("softmax", "log_softmax") or (has_module and _is_softmax_module(source, call)):
             owner = getattr(call.func, "value", None)
             is_function = bool(source.qualified_name(call.func)) or last_name(owner) in ("F", "torch", "functional")
             is_function |= owner is None or last_name(owner) == "self" or name not in ("softmax", "log_softmax")
@@ -90,7 +92,7 @@ def _is_softmax_module(source: SourceFile, call: ast.Call) -> bool:
     made = call.func
     if isinstance(made, ast.Attribute) and isinstance(made.value, ast.Name) and len(call.args) == 1:
         made = attribute_value(source, made, made.attr) if made.value.id == "self" else None
-    return isinstance(made, ast.Call) and last_name(made.func) in ("Softmax", "LogSoftmax")
+    return isinstance(made, ast.Call) and last_name(made.func) in _SOFTMAX_MODULES
 
 
 def _last_changes(source: SourceFile, scores: ast.expr, depth: int) -> Iterator[ast.expr | ast.stmt]:

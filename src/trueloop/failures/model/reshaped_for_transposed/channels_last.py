@@ -18,19 +18,22 @@ CHANNELS: Final = 3
 
 def find_channels_last(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``view(n, 3, h, w)`` in a file that reads images and never exchanges dimensions."""
-    text = source.text.source
-    if not _READS.search(text) or _EXCHANGES.search(text):
-        return
     for call in source.all_calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("view", "reshape") or call.keywords:
             continue
         sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
         channels = sizes[-3:-2]
         is_pixel = all(integer(each) == 1 for each in sizes[-2:])  # one number per channel, such as its mean
-        if len(sizes) in (3, 4) and channels and getattr(channels[0], "value", None) == CHANNELS and not is_pixel:
+        is_image = len(sizes) in (3, 4) and getattr(channels[0], "value", None) == CHANNELS and not is_pixel
+        if is_image and _keeps_dimensions(source):
             height, width = (source.text.segment(each) for each in sizes[-2:])
             yield Hit(
                 message=f"`{ast.unparse(call)}` cuts the rows of an image with the channels last, "
                 f"(..., {height}, {width}, 3), into three channels: every channel contains all three colours.",
                 node=call,
             )
+
+
+def _keeps_dimensions(source: SourceFile) -> bool:
+    """Return True for a program that reads images and never exchanges dimensions."""
+    return source.mentions(_READS) and not source.mentions(_EXCHANGES)

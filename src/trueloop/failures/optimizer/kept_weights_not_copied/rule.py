@@ -14,7 +14,7 @@ from trueloop.failures.failure import Rule
 
 MAX_STEPS: Final = 3  # assignments between a tensor and the collection that it is taken from
 _FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
-_EMPTY: Final = ("{}", "[]", "None", "dict()", "list()", "OrderedDict()", "collections.OrderedDict()")
+_CONTAINERS: Final = ("dict", "list", "OrderedDict", "collections.OrderedDict")
 _COPYING: Final = ("deepcopy", "clone", "AveragedModel")
 _SAME_ITEMS: Final = ("enumerate", "list", "reversed", "iter", "tqdm")
 _MOVING: Final = (".data = ", "vector_to_parameters", "assign=True")
@@ -159,7 +159,7 @@ class _Program:
         found: dict[str, list[_Stored | None]] = {}
         for target, collected, function in _stores(self._source):
             name = dotted_name(target)
-            if isinstance(collected, ast.expr) and ast.unparse(collected) in _EMPTY:
+            if _is_empty(collected):
                 continue
             own = collected if isinstance(collected, OwnTensors) else _own(collected) or self._returned(collected)
             model = "" if own is None else self._known_as(function, ast.unparse(own.model))
@@ -174,10 +174,12 @@ class _Program:
         if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and len(value.args) == 1):
             return None
         for function in self._source.nodes_of(ast.FunctionDef):
+            if function.name != value.func.id:
+                continue
             returned = [each.value for each in nodes_in(function, ast.Return)]
             own = own_tensors(returned[0]) if len(returned) == 1 and returned[0] is not None else None
             first = function.args.args[0].arg if function.args.args else ""
-            if function.name == value.func.id and own is not None and ast.unparse(own.model) == first:
+            if own is not None and ast.unparse(own.model) == first:
                 return own._replace(model=value.args[0])
         return None
 
@@ -355,6 +357,17 @@ def _stores(source: SourceFile) -> Iterator[tuple[ast.expr, Any, Any]]:
                 yield target, _in_loop(source, call, value) or value, function_of(source, call)
             case _:
                 pass
+
+
+def _is_empty(value: Any) -> bool:
+    """Return True for None and an empty container."""
+    match value:
+        case ast.Constant(value=None) | ast.Dict(keys=[]) | ast.List(elts=[]):
+            return True
+        case ast.Call(func=func, args=[], keywords=[]):
+            return dotted_name(func) in _CONTAINERS
+        case _:
+            return False
 
 
 def _in_loop(source: SourceFile, node: ast.AST, value: ast.expr | None) -> OwnTensors | None:
