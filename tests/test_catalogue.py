@@ -97,6 +97,7 @@ UNFIXED = {
     "EVL031",
     "EVL032",
     "EVL033",
+    "EVL034",
     "GRD005",
     "GRD009",
     "GRD016",

@@ -320,3 +320,98 @@ def test_a_field_that_another_file_reads_is_read(tmp_path, other, codes):
     )
     found = [each for linted in lint_files(paths, job, jobs=1) for each in linted.result.findings]
     assert {each.code for each in found if each.severity != "note"} == codes
+
+
+DROPPED_HEAD = (
+    IMPORTS
+    + """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 1)
+    def forward(self, h, strength=1.0):
+        return self.net(h * strength)
+def smoothed(out, y, amount=0.1):
+    return (out - y * (1 - amount)).pow(2).mean()
+"""
+)
+DROPPED_TAIL = """
+def fit(net, loader):
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for number, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = {loss}
+        loss.backward()
+        optimizer.step()
+net = Net()
+fit(net, [(torch.randn(4, 8), torch.randn(4, 1))])
+"""
+NET = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), Head()
+    {methods}
+"""
+PLAIN = "def forward(self, x):\n        return self.head(self.body(x))"
+
+
+def dropped(methods: str, loss: str, functions: str = "") -> str:
+    return DROPPED_HEAD + NET.replace("{methods}", methods) + functions + DROPPED_TAIL.replace("{loss}", loss)
+
+
+PASSED_LOSS = "(net(x, number / 10) - y).pow(2).mean()"
+DROPPED = {
+    "by forward": dropped(
+        "def forward(self, x, strength=1.0):\n        return self.head(self.body(x))  # <- ENV008", PASSED_LOSS
+    ),
+    "by forward, as a keyword": dropped(
+        "def forward(self, x, strength):\n        return self.head(self.body(x))  # <- ENV008",
+        "(net(x, strength=0.5) - y).pow(2).mean()",
+    ),
+    "by a method": dropped(
+        "def encode(self, x, scale=0.1):\n        return self.body(x) * scale\n"
+        "    def forward(self, x, scale=0.1):\n        return self.encode(x)  # <- ENV008",
+        "(net(x, scale=0.5) - y).pow(2).mean()",
+    ),
+    "by a function": dropped(
+        PLAIN,
+        "loss_of(net, x, y, amount=0.2)",
+        "def loss_of(net, x, y, amount=0.1):\n    out = net(x)\n    return smoothed(out, y)  # <- ENV008\n",
+    ),
+}
+NOT_DROPPED = {
+    "passed on": dropped("def forward(self, x, strength=1.0):\n        return self.head(x, strength)", PASSED_LOSS),
+    "nothing passes it": dropped("def forward(self, x, strength=1.0):\n        return self.head(x)", "net(x).mean()"),
+    "None is passed": dropped(
+        "def forward(self, x, strength=1.0):\n        return self.head(x)", "net(x, None).mean()"
+    ),
+    "another value on purpose": dropped(
+        "def forward(self, x, strength=1.0):\n        return self.head(x, strength=1.0)", PASSED_LOSS
+    ),
+    "one call of two gets another value": dropped(
+        "def forward(self, x, strength=1.0):\n        return self.head(x) + self.head(x, 0.5)", PASSED_LOSS
+    ),
+    "passed as keywords": dropped(
+        "def forward(self, x, strength=1.0, **rest):\n        return self.head(x, **rest)", PASSED_LOSS
+    ),
+    "a parameter of no call": dropped(
+        "def forward(self, x, other=1.0):\n        return self.head(self.body(x))", PASSED_LOSS
+    ),
+    "a message": dropped(
+        PLAIN,
+        "loss_of(net, x, y, True)",
+        "def show(x, verbose=False):\n    return print(x) if verbose else None\n"
+        "def loss_of(net, x, y, verbose=False):\n    show(x)\n    return (net(x) - y).pow(2).mean()\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("script", DROPPED.values(), ids=DROPPED)
+def test_lint_reports_parameters_that_are_not_passed_on(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", NOT_DROPPED.values(), ids=NOT_DROPPED)
+def test_lint_accepts_parameters_that_are_passed_on_or_not_taken(lint_is_clean, script):
+    lint_is_clean(script, "ENV008")

@@ -505,3 +505,95 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+GAE_HEAD = """
+import torch
+from torch import nn
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+gamma, lam = 0.99, 0.95
+class Buffer:
+    def __init__(self, steps):
+        self.steps = steps
+        self.rewards, self.dones = torch.zeros(steps), torch.zeros(steps + 1)
+        self.values = torch.zeros(steps + 1)
+    def add(self, t, reward, done, value):
+        self.rewards[t] = reward
+        {store}
+        self.values[t] = value
+    def advantages(self, last_value, last_done):
+        advantages, running = torch.zeros_like(self.rewards), 0.0
+        for t in reversed(range(self.steps)):
+            {cut}
+            delta = self.rewards[t] + gamma * next_value * nonterminal - self.values[t]
+            running = delta + gamma * lam * nonterminal * running
+            advantages[t] = running
+        return advantages
+def collect(env, buffer):
+    state, done = env.reset(), False
+    for t in range(buffer.steps):
+        value = critic(state)
+        {before}
+        state, reward, done, info = env.step(actor(state).argmax())
+        {after}
+    return buffer.advantages(critic(state), done)
+"""
+STORED, ADDED = "self.dones[t] = torch.as_tensor(done).float()", "buffer.add(t, reward, done, value)"
+NEXT = "nonterminal = 1.0 - self.dones[t + 1]"
+ARMS = """if t == self.steps - 1:
+                next_value = last_value
+                {last}
+            else:
+                next_value = self.values[t + 1]
+                {other}"""
+
+
+def gae(cut: str, store: str = STORED, before: str = "pass", after: str = ADDED) -> str:
+    script = GAE_HEAD.replace("{store}", store).replace("{cut}", cut)
+    return script.replace("{before}", before).replace("{after}", after)
+
+
+def arms(last: str, other: str) -> str:
+    return ARMS.replace("{last}", last).replace("{other}", other)
+
+
+OTHER_END = {
+    "two flags": gae(arms("nonterminal = 1.0 - self.dones[t]", f"{NEXT}  # <- LOS069")),
+    "the last flag": gae(
+        arms("nonterminal = ~self.dones[-1]", "nonterminal = ~self.dones[t + 1]  # <- LOS069"), store="pass"
+    ),
+    "an expression": gae(
+        "next_value = self.values[t + 1]\n"
+        "            nonterminal = 1 - self.dones[t] if t == self.steps - 1 else 1 - self.dones[t + 1]  # <- LOS069"
+    ),
+    "stored after the step": gae(f"next_value = self.values[t + 1]\n            {NEXT}  # <- LOS069"),
+    "terminated or truncated": gae(
+        f"next_value = self.values[t + 1]\n            {NEXT}  # <- LOS069",
+        after="over = done or bool(info)\n        buffer.add(t, reward, over, value)",
+    ),
+}
+OWN_END = {
+    "its own flag": gae("next_value = self.values[t + 1]\n            nonterminal = 1.0 - self.dones[t]"),
+    "stored before the step": gae(
+        arms("nonterminal = 1.0 - last_done", NEXT), before="buffer.dones[t] = done", store="pass", after="pass"
+    ),
+    "stored at the next step": gae(
+        f"next_value = self.values[t + 1]\n            {NEXT}", store="self.dones[t + 1] = float(done)"
+    ),
+    "stored in an unknown way": gae(f"next_value = self.values[t + 1]\n            {NEXT}", store="pass"),
+    "the flag of the previous step, passed": gae(
+        arms("nonterminal = 1.0 - last_done", NEXT),
+        before="flag = float(done)",
+        after="buffer.add(t, reward, flag, value)",
+    ),
+}
+
+
+@pytest.mark.parametrize("script", OTHER_END.values(), ids=OTHER_END)
+def test_lint_reports_the_flag_of_the_next_step(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", OWN_END.values(), ids=OWN_END)
+def test_lint_accepts_flags_that_are_stored_one_step_later(lint_is_clean, script):
+    lint_is_clean(script, "LOS069")

@@ -153,3 +153,82 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script + STEP)
+
+
+SEVERAL_FAULTY = {
+    "argpartition": """
+def pdist(v):
+    return (v[:, None] - v[None]).pow(2).sum(2)
+class HardNegativePairSelector:
+    def get_pairs(self, embeddings, positive, negative):
+        d = pdist(embeddings.detach()).numpy()
+        neg_d = d[negative[:, 0], negative[:, 1]]
+        k = len(positive)
+        top = np.argpartition(neg_d, -k)[-k:]  # <- LOS067
+        return negative[top]
+""",
+    "topk": """
+def hard_negatives(z, negatives, k):
+    distance = torch.cdist(z, z)
+    values, indices = distance[negatives].topk(k)  # <- LOS067
+    return indices
+""",
+    "the nearest positives": """
+def mine(z, positive_pairs, k):
+    positive_dist = (z[positive_pairs[:, 0]] - z[positive_pairs[:, 1]]).norm(dim=1)
+    hard_positives = torch.argsort(positive_dist)[:k]  # <- LOS067
+    return hard_positives
+""",
+    "the least similar negatives": """
+def mine_hard(q, negatives, k):
+    neg_sim = q @ negatives.T
+    return torch.topk(neg_sim, k, dim=1, largest=False).indices  # <- LOS067
+""",
+    "sorted downwards": """
+def hard_negative_mining(z, y, k):
+    neg_distances = torch.cdist(z, z)[y[:, None] != y]
+    return np.argsort(-neg_distances.numpy())[:k]  # <- LOS067
+""",
+}
+SEVERAL_CORRECT = {
+    "the nearest negatives": """
+def hard_negatives(z, negatives, k):
+    distance = torch.cdist(z, z)
+    first = distance[negatives].topk(k, largest=False).indices
+    return first, np.argpartition(distance[negatives], k)[:k], (-distance[negatives]).topk(k)
+""",
+    "the farthest positives": """
+def hard_positives(positive_dist, k):
+    return positive_dist.topk(k), np.argsort(positive_dist)[-k:], np.argsort(positive_dist)[::-1][:k]
+""",
+    "the most similar negatives": """
+def mine_hard(q, negatives, k):
+    neg_sim = q @ negatives.T
+    return torch.topk(neg_sim, k, dim=1).indices, neg_sim.argsort(dim=1, descending=True)[:k]
+""",
+    "negatives by their loss": """
+def hard_negative_mining(loss, negative_mask, k):
+    neg_loss = loss[negative_mask]
+    return neg_loss.topk(k).values.mean()
+""",
+    "easy and semi-hard negatives": """
+def easy_negatives_for_hard_positives(neg_dist, k):
+    return neg_dist.topk(k)
+def semi_hard_negatives(neg_dist, k):
+    return neg_dist.topk(k)
+""",
+    "neighbours": """
+def nearest(z, negatives, k):
+    return torch.cdist(z, negatives).topk(k)
+""",
+}
+
+
+@pytest.mark.parametrize("script", SEVERAL_FAULTY.values(), ids=SEVERAL_FAULTY.keys())
+def test_lint_reports_the_easiest_of_several_pairs(lint_reports, script):
+    lint_reports("import numpy as np\nimport torch\n" + script)
+
+
+@pytest.mark.parametrize("script", SEVERAL_CORRECT.values(), ids=SEVERAL_CORRECT.keys())
+def test_lint_accepts_the_hardest_of_several_pairs(lint_is_clean, script):
+    lint_is_clean("import numpy as np\nimport torch\n" + script, "LOS067")

@@ -55,6 +55,35 @@ def loss_of(scores, labels):
     return (1 - (scores * labels).sum()).clamp(min=0).mean()  # <- LOS044
 """,
 }
+FAULTY["a focal factor of a criterion"] = """
+class FocalLoss(nn.Module):
+    def __init__(self, gamma=2.0):
+        super().__init__()
+        self.gamma = gamma
+        self.ce = nn.CrossEntropyLoss()
+
+    def forward(self, input, target):
+        logp = self.ce(input, target)  # <- LOS044
+        p = torch.exp(-logp)
+        loss = (1 - p) ** self.gamma * logp
+        return loss.mean()
+"""
+FAULTY["a focal factor of a function"] = """
+def focal_loss(logits, y, alpha=0.25, gamma=2):
+    log_pt = -F.binary_cross_entropy_with_logits(logits, y)  # <- LOS044
+    return -alpha * torch.pow(1 - log_pt.exp(), gamma) * log_pt
+"""
+FAULTY["a focal factor of a mean"] = """
+def focal_loss(logits, y, gamma=2):
+    ce = F.cross_entropy(logits, y, reduction="none").mean()  # <- LOS044
+    focus = 1 - torch.exp(-ce)
+    return focus.pow(gamma) * ce
+"""
+FAULTY["a weight of each sample"] = """
+def step(model, x, y, sample_weight):
+    loss = F.cross_entropy(model(x), y) * sample_weight  # <- LOS044
+    return loss.mean()
+"""
 FAULTY["weights of the classes, by the label"] = """
 def loss_of(out, y, class_weight):
     loss = F.cross_entropy(out, y) * class_weight[y]  # <- LOS044
@@ -69,6 +98,39 @@ class Learner:
         return torch.mean(weights * loss)
 """
 CORRECT = {
+    "a focal factor of each sample": """
+class FocalLoss(nn.Module):
+    def __init__(self, gamma=2.0, reduction="mean"):
+        super().__init__()
+        self.gamma, self.reduction = gamma, reduction
+        self.ce = nn.CrossEntropyLoss(reduction="none")
+        self.other = nn.CrossEntropyLoss(reduction=reduction)
+
+    def forward(self, input, target):
+        logp = self.ce(input, target)
+        other = self.other(input, target)
+        return ((1 - torch.exp(-logp)) ** self.gamma * logp).mean() + (1 - torch.exp(-other)) ** self.gamma * other
+""",
+    "a focal factor of single samples": """
+def focal_loss(logits, y, gamma=2):
+    total = 0
+    for i in range(len(y)):
+        ce = F.cross_entropy(logits[i:i + 1], y[i:i + 1])
+        total = total + (1 - torch.exp(-ce)) ** gamma * ce
+    return total / len(y)
+""",
+    "a focal factor of a softmax": """
+def focal_loss(logits, y, gamma=2):
+    p = logits.softmax(1).gather(1, y[:, None]).squeeze(1)
+    ce = F.cross_entropy(logits, y)
+    return ((1 - p) ** gamma * -p.log()).mean() + ce
+""",
+    "a learned uncertainty": """
+def loss_of(out, y, log_var, focal_weight):
+    mse = F.mse_loss(out, y)
+    perplexity = torch.exp(mse)
+    return torch.exp(-log_var) * mse + log_var + (1 - focal_weight) ** 2 * perplexity
+""",
     "weights in the other branch": """
 def loss_of(log_prob, weights=None):
     loss = -log_prob

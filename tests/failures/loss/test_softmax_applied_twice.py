@@ -928,3 +928,90 @@ def test_lint_reports_the_only_loss_of_a_model_that_ends_in_a_softmax(lint_repor
 @pytest.mark.parametrize("name", NEVER_CALLED_FINE)
 def test_lint_accepts_a_loss_that_may_belong_to_something_else(lint_is_clean, name):
     lint_is_clean(NEVER_CALLED_FINE[name])
+
+
+MIXTURE_HEAD = (
+    DATA
+    + """
+class Expert(nn.Module):
+    def __init__(self, classes=4):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, classes))
+    def forward(self, x):
+        return self.body(x).softmax(-1)
+class Mixture(nn.Module):
+    def __init__(self, count=3):
+        super().__init__()
+        self.experts = nn.ModuleList([Expert() for _ in range(count)])
+        self.heads = nn.ModuleList([nn.Linear(6, 4) for _ in range(count)])
+        self.gate, self.first, self.second = nn.Linear(6, count), nn.Linear(6, 4), nn.Linear(6, 4)
+        self.alpha = nn.Parameter(torch.tensor(0.5))
+    def forward(self, x):
+        {forward}
+model = Mixture()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    F.cross_entropy({output}, y).backward(){mark}
+    optimizer.step()
+"""
+)
+GATE = "gate = F.softmax(self.gate(x), dim=-1)\n"
+MIXTURES = {
+    "a sum with weights of modules": GATE
+    + "beliefs = torch.stack([expert(x) for expert in self.experts], 1)\n"
+    + "return (gate.unsqueeze(-1) * beliefs).sum(1)",
+    "the mean": "return torch.stack([F.softmax(head(x), -1) for head in self.heads]).mean(0)",
+    "the mean of two": "return (torch.softmax(self.first(x), 1) + torch.softmax(self.second(x), 1)) / 2",
+    "two halves": "return 0.5 * torch.softmax(self.first(x), 1) + 0.5 * torch.softmax(self.second(x), 1)",
+    "a learned weight": "p, q = self.first(x).softmax(1), self.second(x).softmax(1)\n"
+    "return self.alpha * p + (1 - self.alpha) * q",
+    "bmm": GATE
+    + "beliefs = torch.stack([F.softmax(head(x), -1) for head in self.heads], 1)\n"
+    + "return torch.bmm(gate.unsqueeze(1), beliefs).squeeze(1)",
+    "einsum": GATE
+    + "beliefs = torch.stack([head(x) for head in self.heads], 1).softmax(-1)\n"
+    + "return torch.einsum('be,bec->bc', gate, beliefs)",
+    "a sum in a loop": GATE
+    + "out = torch.zeros(len(x), 4)\nfor i, head in enumerate(self.heads):\n"
+    + "    out += gate[:, i:i + 1] * F.softmax(head(x), -1)\nreturn out",
+    "the sum of a list": GATE
+    + "outs = []\nfor i, head in enumerate(self.heads):\n"
+    + "    outs.append(gate[:, i, None] * head(x).softmax(-1))\nreturn sum(outs)",
+    "clamped": "return torch.stack([F.softmax(head(x), -1) for head in self.heads]).mean(0).clamp(min=1e-7)",
+}
+NO_MIXTURES = {
+    "a mixture of logits": GATE
+    + "scores = torch.stack([head(x) for head in self.heads], 1)\nreturn (gate.unsqueeze(-1) * scores).sum(1)",
+    "the logarithm of the mixture": GATE
+    + "beliefs = torch.stack([expert(x) for expert in self.experts], 1)\n"
+    + "return (gate.unsqueeze(-1) * beliefs).sum(1).log()",
+    "the mean of logits": "return torch.stack([head(x) for head in self.heads]).mean(0)",
+    "probabilities as features": "p = torch.stack([F.softmax(head(x), -1) for head in self.heads]).mean(0)\n"
+    "return p @ self.second.weight[:, :4]",
+    "logits with a prior": "return self.first(x) + self.second(x).softmax(-1)",
+    "a weight of any size": "return self.alpha * torch.softmax(self.first(x), 1)",
+    "a temperature": "return 20 * torch.softmax(self.first(x), 1) + 20 * torch.softmax(self.second(x), 1)",
+    "attention": "weights = torch.softmax(self.first(x) @ self.second(x).T, -1)\nreturn weights @ self.first(x)",
+    "gates of two scores": GATE + "return gate[:, :1] * self.first(x) + (1 - gate[:, :1]) * self.second(x)",
+}
+
+
+def mixture(forward: str, output: str = "model(x)", mark: str = "") -> str:
+    script = MIXTURE_HEAD.replace("{forward}", textwrap.indent(forward, " " * 8).strip())
+    return script.replace("{output}", output).replace("{mark}", mark)
+
+
+@pytest.mark.parametrize("forward", MIXTURES.values(), ids=MIXTURES)
+def test_lint_reports_mixtures_of_probabilities(lint_reports, forward):
+    (found,) = lint_reports(mixture(forward, mark="  # <- LOS001"))
+    assert "mixture" in found.message
+
+
+@pytest.mark.parametrize("forward", NO_MIXTURES.values(), ids=NO_MIXTURES)
+def test_lint_accepts_mixtures_of_logits(lint_is_clean, forward):
+    lint_is_clean(mixture(forward), "LOS001")
+
+
+def test_lint_accepts_a_logarithm_of_the_mixture_outside(lint_is_clean):
+    lint_is_clean(mixture(MIXTURES["einsum"], "torch.log(model(x) + 1e-8)"), "LOS001")

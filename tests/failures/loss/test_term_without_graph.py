@@ -394,3 +394,196 @@ def test_lint_accepts_other_numbers(lint_is_clean, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script, "LOS009")
+
+
+PLAYERS_HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+G = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+D = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+g_optimizer = torch.optim.Adam(G.parameters(), lr=2e-4)
+d_optimizer = torch.optim.Adam(D.parameters(), lr=2e-4)
+bce = nn.BCEWithLogitsLoss()
+ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
+"""
+PLAYERS = """
+for step in range(50):
+    real = torch.randn(64, 2) + 3
+    fake = G(torch.randn(64, 8))
+    d_optimizer.zero_grad()
+    d_loss = {critic}
+    d_loss.backward()
+    d_optimizer.step()
+    {generated}
+    g_optimizer.zero_grad()
+    g_loss = {generator} + 10 * F.l1_loss(fake, real)
+    g_loss.backward()
+    g_optimizer.step()
+"""
+LABELLED, WASSERSTEIN = "bce(D(real), ones) + bce(D(fake.detach()), zeros)", "D(fake.detach()).mean() - D(real).mean()"
+CLASSES = """
+class Gan(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = nn.Linear(8, 2), nn.Linear(2, 1)
+        self.g_opt = torch.optim.Adam(self.generator.parameters())
+        self.d_opt = torch.optim.Adam(self.critic.parameters())
+    def judge(self, x, is_real):
+        score = self.critic(x)
+        return F.mse_loss(score, torch.ones_like(score) if is_real else torch.zeros_like(score))
+    def step_critic(self, real, z):
+        fake = self.generator(z).detach()
+        score, other = self.critic(fake), self.critic(real)
+        loss = F.mse_loss(score, torch.zeros_like(score)) + F.mse_loss(other, torch.ones_like(other))
+        self.d_opt.zero_grad()
+        loss.backward()
+        self.d_opt.step()
+    def step_generator(self, real, z):
+        fake = self.generator(z)
+        score = self.critic({judged})
+        loss = F.mse_loss(score, torch.ones_like(score)) + F.l1_loss(fake, real)
+        self.g_opt.zero_grad()
+        loss.backward()
+        self.g_opt.step()
+"""
+
+
+def players(critic: str, generator: str, generated: str = "pass") -> str:
+    script = PLAYERS.replace("{critic}", critic).replace("{generator}", generator)
+    return PLAYERS_HEAD + script.replace("{generated}", generated)
+
+
+CUT_PLAYERS = {
+    "labels": players(LABELLED, "bce(D(fake.detach()), ones)"),
+    "scores": players(WASSERSTEIN, "-D(fake.detach()).mean()"),
+    "hinge": players("F.relu(1 - D(real)).mean() + F.relu(1 + D(fake.detach())).mean()", "-D(fake.detach()).mean()"),
+    "a variable": players(LABELLED, "bce(D(samples), ones)", "samples = G(torch.randn(64, 8)).detach()"),
+    "next to a condition": players(
+        "bce(D(torch.cat((real, real))), ones) + bce(D(torch.cat((fake.detach(), real))), zeros)",
+        "bce(D(torch.cat((fake.data, real))), ones)",
+    ),
+    "methods": PLAYERS_HEAD + CLASSES.replace("{judged}", "fake.detach()"),
+}
+CUT_PLAYERS = {
+    name: "\n".join(
+        f"{line}  # <- LOS009" if line.lstrip().startswith(("g_loss =", "score = self.critic(fake.d")) else line
+        for line in script.splitlines()
+    )
+    for name, script in CUT_PLAYERS.items()
+}  # fmt: skip
+PLAYERS_WITH_GRAPH = {
+    "labels": players(LABELLED, "bce(D(fake), ones)"),
+    "scores": players(WASSERSTEIN, "-D(fake).mean()"),
+    "new samples": players(LABELLED, "bce(D(samples), ones)", "samples = G(torch.randn(64, 8))"),
+    "one of two scores": players(LABELLED, "bce(D(fake), ones) - 0 * D(fake.detach()).mean()"),
+    "a reconstruction that is detached": players(LABELLED, "bce(D(fake), ones) + bce(D(fake), D(fake.detach()))"),
+    "the critic raises both": players(LABELLED + " + bce(D(real.detach()), ones)", "bce(D(fake), ones)"),
+    "methods": PLAYERS_HEAD + CLASSES.replace("{judged}", "fake"),
+    "a critic in two steps": PLAYERS_HEAD + """
+for step in range(50):
+    real, fake = torch.randn(64, 2), G(torch.randn(64, 8))
+    d_optimizer.zero_grad()
+    bce(D(real.detach()), ones).backward()
+    bce(D(fake.detach()), zeros).backward()
+    d_optimizer.step()
+    g_optimizer.zero_grad()
+    bce(D(fake), ones).backward()
+    g_optimizer.step()
+""",
+    "features of an encoder": PLAYERS_HEAD + """
+for step in range(50):
+    source, target = torch.randn(64, 8), torch.randn(64, 8)
+    d_loss = bce(D(G(source).detach()), ones) + bce(D(G(target).detach()), zeros)
+    d_optimizer.zero_grad()
+    d_loss.backward()
+    d_optimizer.step()
+    g_loss = bce(D(G(target)), ones)
+    g_optimizer.zero_grad()
+    g_loss.backward()
+    g_optimizer.step()
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", CUT_PLAYERS.values(), ids=CUT_PLAYERS)
+def test_lint_reports_generators_that_are_cut_off(lint_reports, script):
+    (found,) = lint_reports(script)
+    assert "generator" in found.message
+
+
+@pytest.mark.parametrize("script", PLAYERS_WITH_GRAPH.values(), ids=PLAYERS_WITH_GRAPH)
+def test_lint_accepts_players_with_a_graph(lint_is_clean, script):
+    lint_is_clean(script, "LOS009")
+
+
+META = """
+import copy
+import torch
+from torch import nn
+from torch.func import functional_call
+class Meta:
+    def __init__(self, model, second_order=True):
+        self.model, self.rate, self.second_order = model, 0.01, second_order
+        self.optimizer = torch.optim.Adam(model.parameters())
+    def adapt(self, x, y):
+        model = copy.deepcopy(self.model)
+        params = dict(self.model.named_parameters())
+        loss = nn.functional.mse_loss(model(x), y)
+        grads = torch.autograd.grad(loss, list(model.parameters()), {option})
+        {update}
+    def step(self, tasks):
+        self.optimizer.zero_grad()
+        total = sum(nn.functional.mse_loss(self.adapt(x, y)(a), b) for x, y, a, b in tasks)
+        total.backward()
+        self.optimizer.step()
+"""
+SECOND = "create_graph=True"
+DATA_UPDATES = {
+    "minus": "for p, g in zip(model.parameters(), grads):\n    p.data -= self.rate * g  # <- LOS009\nreturn model",
+    "a number": "for i, p in enumerate(model.parameters()):\n    p.data.sub_(self.rate * grads[i])  # <- LOS009\n"
+    "return model",
+    "without gradients": "with torch.no_grad():\n    for p, g in zip(model.parameters(), grads):\n"
+    "        p.add_(g, alpha=-self.rate)  # <- LOS009\nreturn model",
+    "assigned": "for p, g in zip(model.parameters(), grads):\n    p.data = p.data - self.rate * g  # <- LOS009\n"
+    "return model",
+}
+UPDATES_WITH_GRAPH = {
+    "fast weights": (
+        SECOND,
+        ("new = {n: p - self.rate * g for (n, p), g in zip(params.items(), grads)}\n"
+        "return lambda a: functional_call(self.model, new, (a,))"),
+    ),
+    "first order": ("", "for p, g in zip(model.parameters(), grads):\n    p.data -= self.rate * g\nreturn model"),
+    "a setting": (
+        "create_graph=self.second_order",
+        "for p, g in zip(model.parameters(), grads):\n    p.data -= self.rate * g\nreturn model",
+    ),
+    "a penalty too": (
+        SECOND,
+        ("for p, g in zip(model.parameters(), grads):\n    p.data -= self.rate * g\n"
+        "self.penalty = sum(g.square().sum() for g in grads)\nreturn model"),
+    ),
+}  # fmt: skip
+
+
+def meta(option: str, update: str) -> str:
+    return META.replace("{option}", option).replace("{update}", update.replace("\n", "\n        "))
+
+
+@pytest.mark.parametrize("update", DATA_UPDATES.values(), ids=DATA_UPDATES)
+def test_lint_reports_inner_updates_past_the_graph(lint_reports, update):
+    lint_reports(meta(SECOND, update))
+
+
+@pytest.mark.parametrize("name", UPDATES_WITH_GRAPH)
+def test_lint_accepts_inner_updates_with_a_graph_or_of_first_order(lint_is_clean, name):
+    lint_is_clean(meta(*UPDATES_WITH_GRAPH[name]), "LOS009")
+
+
+def test_lint_accepts_updates_by_hand_without_an_outer_loss(lint_is_clean):
+    lint_is_clean(
+        "import torch\nw = torch.zeros(3, requires_grad=True)\nfor _ in range(9):\n    loss = (w - 1).square().sum()\n"
+        "    (g,) = torch.autograd.grad(loss, [w], create_graph=True)\n    w.data -= 0.1 * g\n",
+        "LOS009",
+    )

@@ -63,6 +63,36 @@ def step(model, x, prior):
     loss = rec + 1.0 * kl.sum()
     loss.backward()
 """,
+    "the sum over the batch size, of a function that returns both terms": """
+SIDE = 10
+class VAE(nn.Module):
+    def __init__(self, pixels=SIDE * SIDE, hidden=32):
+        super().__init__()
+        self.decoder = nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, pixels))
+def elbo_terms(out, x, mu, logvar):
+    rec = F.binary_cross_entropy_with_logits(out, x, reduction="mean")  # <- LOS013
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / len(x)
+    return rec, kld
+def step(model, x):
+    out, mu, logvar = model(x)
+    rec, kld = elbo_terms(out, x, mu, logvar)
+    (rec + kld).backward()
+""",
+    "a sum over the batch size next to a sum": """
+def loss_function(recon, x, mu, logvar):
+    mse = F.mse_loss(recon, x, reduction="sum") / x.shape[0]  # <- LOS013
+    return mse + -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+""",
+    "methods": """
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+    def divergence(self, mu, logvar, batch_size):
+        return -0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum() / batch_size
+    def loss(self, recon, x, mu, logvar, batch_size):
+        return F.mse_loss(recon, x) + self.divergence(mu, logvar, batch_size)  # <- LOS013
+""",
     "a formula with the deviation": """
 def elbo(out, x, mu, sigma):
     kl = 0.5 * (mu ** 2 + sigma ** 2 - 2 * torch.log(sigma) - 1)
@@ -70,6 +100,33 @@ def elbo(out, x, mu, sigma):
 """,
 }
 CORRECT = {
+    "both over the batch size": """
+net = nn.Conv2d(1, 4, 3)
+def terms(out, x, mu, logvar):
+    rec = F.mse_loss(out, x, reduction="sum") / len(x)
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / x.size(0)
+    return rec, kld
+def step(model, x):
+    rec, kld = terms(*model(x))
+    (rec + kld).backward()
+""",
+    "over the batch size, of few values": """
+net = nn.Linear(16, 2 * 4)
+def loss_function(recon, x, mu, logvar):
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / len(x)
+    return F.mse_loss(recon, x) + kld
+""",
+    "times the number of values": """
+def loss_function(recon, x, mu, logvar):
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / len(x)
+    return 784 * F.mse_loss(recon, x) + kld
+""",
+    "over all values": """
+net = nn.Conv2d(1, 4, 3)
+def loss_function(recon, x, mu, logvar):
+    kld = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / x.numel()
+    return F.mse_loss(recon, x) + kld
+""",
     "summed for each sample of few values": """
 net = nn.Linear(16, 2)
 def loss_function(recon_x, x, mu, logvar):

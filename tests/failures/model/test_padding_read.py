@@ -385,6 +385,29 @@ LINT_FAULTY = {
     "F.pad": (
         STATE, ITEMS.replace("{padded}", "ids = F.pad(torch.tensor(row), (0, 16 - len(row)))")
     ),
+    "the final state, of lengths that an own method ignores": (
+        ("return self.head(self.encode(tokens, lengths))\ndef encode(self, x, lengths):\n"
+        "    out, (h, c) = self.rnn(self.embed(x))\n    return h[-1]  # <- MDL016"),
+        PAD,
+    ),
+    "the last step after unpacking": (
+        ("packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)\n"
+        "out, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=tokens.size(1))\n"
+        "return self.head(out[:, -1, :])  # <- MDL016"),
+        PAD,
+    ),
+    "the last step after unpacking and dropout": (
+        ("packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)\n"
+        "out = pad_packed_sequence(self.rnn(packed)[0], True)[0]\nout = F.dropout(out, 0.1, self.training)\n"
+        "both = out[:, :, :4] + out[:, :, 4:]\nreturn self.head(both[:, -1].repeat(1, 2))  # <- MDL016"),
+        PAD,
+    ),
+    "the last step after unpacking, time first": (
+        ("packed = pack_padded_sequence(self.embed(tokens.t()), lengths, enforce_sorted=False)\n"
+        "packed, state = self.rnn(packed)\nout, sizes = pad_packed_sequence(packed)\n"
+        "last = out[-1]  # <- MDL016\nreturn self.head(last)"),
+        PAD,
+    ),
     "a missing number of padding tokens": (
         LAST, ITEMS.replace("{padded}", "missing = 16 - len(row)\n        ids = row + [0] * missing")
     ),
@@ -412,6 +435,35 @@ LINT_CORRECT = {
     "packed": (
         ("packed = pack_padded_sequence(self.embed(tokens), (tokens != 0).sum(1), batch_first=True)\n"
         "_, (h, c) = self.rnn(packed)\nreturn self.head(h[-1])"),
+        PAD,
+    ),
+    "packed, and the last real step": (
+        ("packed = pack_padded_sequence(self.embed(tokens), (tokens != 0).sum(1), batch_first=True)\n"
+        "out, sizes = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)\n"
+        "return self.head(out[torch.arange(len(out)), sizes - 1])"),
+        PAD,
+    ),
+    "packed, and the longest length": (
+        ("packed = pack_padded_sequence(self.embed(tokens.t()), (tokens != 0).sum(1), enforce_sorted=False)\n"
+        "out, sizes = pad_packed_sequence(self.rnn(packed)[0])\nlongest = sizes[-1]\n"
+        "return self.head(out.max(0).values * longest)"),
+        PAD,
+    ),
+    "packed, and the last feature": (
+        ("packed = pack_padded_sequence(self.embed(tokens), (tokens != 0).sum(1), batch_first=True)\n"
+        "out, sizes = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)\n"
+        "return self.head(out.max(1).values) + out[:, :, -1].amax(1, keepdim=True)"),
+        PAD,
+    ),
+    "packed with one length": (
+        ("sizes = torch.full((len(tokens),), tokens.size(1))\n"
+        "packed = pack_padded_sequence(self.embed(tokens), sizes, batch_first=True)\n"
+        "out, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)\nreturn self.head(out[:, -1])"),
+        COLLATE.replace("{padded}", "torch.stack([r[:3] for r, _ in batch])"),
+    ),
+    "lengths passed to an own method that reads the last step by them": (
+        ("return self.head(self.encode(tokens, lengths))\ndef encode(self, x, n):\n"
+        "    out, (h, c) = self.rnn(self.embed(x))\n    return out[range(len(out)), n - 1] + 0 * h[-1]"),
         PAD,
     ),
     "lengths": (
@@ -443,7 +495,8 @@ LINT_CORRECT = {
 
 
 def lint_program(forward: str, pad: str) -> str:
-    return LINT_HEAD.replace("{forward}", forward.replace("\n", "\n        ")).replace("{pad}", pad)
+    forward = forward.replace("\n", "\n        ").replace("        def ", "    def ")
+    return LINT_HEAD.replace("{forward}", forward).replace("{pad}", pad)
 
 
 @pytest.mark.parametrize("name", LINT_FAULTY)

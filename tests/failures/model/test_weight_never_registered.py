@@ -5,6 +5,7 @@ import pytest
 from trueloop.core.source_text import SourceText, apply_fixes
 
 HEAD = """
+import numpy as np
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -72,6 +73,24 @@ class Net(nn.Module):
         self.row = -nn.Parameter(torch.zeros(size))[None]  # <- MDL011
     def forward(self, x):
         return x + self.position
+""",
+    "parameters after a conversion to another dtype": """
+def points(n):
+    scale = np.linspace(np.log1p(0.1), np.log1p(4.0), n)
+    return 700 * np.expm1(scale)
+class Net(nn.Module):
+    def __init__(self, size, dtype=torch.float32):
+        super().__init__()
+        start = points(size) / 1000
+        self.center = nn.Parameter(torch.from_numpy(start)).float()  # <- MDL011
+        self.table = nn.Parameter(torch.tensor(np.random.randn(size, 4))).to(torch.float32)  # <- MDL011
+        self.wide = nn.Parameter(torch.zeros(size)).double()  # <- MDL011
+        self.half = nn.Parameter(torch.ones(size) * 0.5).to(device="cpu", dtype=torch.float16)  # <- MDL011
+        weight = nn.Parameter(torch.zeros(size, dtype=torch.float64))
+        self.weight = weight.type(torch.float32)  # <- MDL011
+        self.grid = nn.Parameter(torch.from_numpy(np.eye(size).astype("float64")).unsqueeze(0)).float()  # <- MDL011
+    def forward(self, x):
+        return x + self.center
 """,
     "in a class of the program": """
 class Base(nn.Module):
@@ -196,6 +215,30 @@ class Net(nn.Module):
         self.layer = nn.Linear(nn.Parameter(torch.zeros(size)).size(0), 2)
     def forward(self, x):
         return x + self.position
+""",
+    "parameters after a conversion to their own dtype": """
+class Net(nn.Module):
+    def __init__(self, size, start, dtype):
+        super().__init__()
+        self.given = nn.Parameter(torch.from_numpy(start)).float()
+        self.own = nn.Parameter(torch.from_numpy(np.linspace(0, 1, size)).float()).float()
+        self.single = nn.Parameter(torch.from_numpy(np.linspace(0, 1, size).astype(np.float32))).float()
+        self.named = nn.Parameter(torch.tensor(np.ones(size), dtype=torch.float32)).to(torch.float32)
+        self.asked = nn.Parameter(torch.zeros(size, dtype=dtype)).double()
+        self.wide = nn.Parameter(torch.zeros(size, dtype=torch.float64)).double()
+        self.numbers = nn.Parameter(torch.tensor([0.5, 1.5])).float()
+        self.product = nn.Parameter(torch.from_numpy(np.float32(start) * 2)).float()
+    def forward(self, x):
+        return x + self.given
+""",
+    "another default dtype": """
+torch.set_default_dtype(torch.float64)
+class Net(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(size)).double()
+    def forward(self, x):
+        return x * self.scale
 """,
     "a registered parameter and a view of it": """
 class Net(nn.Module):

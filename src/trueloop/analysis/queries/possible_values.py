@@ -126,7 +126,7 @@ def values_in_closure(source: SourceFile, node: ast.Name) -> list[ast.expr]:
     while not isinstance(function, ast.Module):
         found = [part for each in _assignments(function).get(node.id, []) for part in _parts(source, each)]
         if node.id in [each.arg for each in parameters_of(function)]:
-            return found + _arguments(source, function, node.id)
+            return found + arguments_of_calls(source, function, node.id)
         if found:
             return found
         function = function_of(source, function)
@@ -150,7 +150,7 @@ def _of_variable(source: SourceFile, node: ast.expr, name: str) -> list[ast.expr
     if isinstance(function, ast.Module):
         return found
     if name in [each.arg for each in parameters_of(function)]:
-        return found + _arguments(source, function, name)
+        return found + arguments_of_calls(source, function, name)
     if not found:
         found = [part for each in _assignments(source.tree).get(name, []) for part in _parts(source, each)]
     return found
@@ -335,7 +335,7 @@ def _returned(source: SourceFile, call: ast.Call, position: int | None) -> list[
         return []
     if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
         function = definitions(source).functions.get(call.func.attr)
-    function = function or _forward_of(source, call)
+    function = function or forward_of(source, call)
     if function is None:
         return []
     values = [e.value for e in _own_nodes(function) if isinstance(e, ast.Return) and e.value is not None]
@@ -344,7 +344,7 @@ def _returned(source: SourceFile, call: ast.Call, position: int | None) -> list[
     return [part for e in values if isinstance(e, ast.Tuple) for part in e.elts[position : position + 1]]
 
 
-def _forward_of(source: SourceFile, call: ast.Call) -> Any:
+def forward_of(source: SourceFile, call: ast.Call) -> Any:
     """Return the ``forward`` of the module that a call runs; None if it is unknown."""
     names = _class_of_instance(source).get(last_name(call.func), set())
     classes = [definitions(source).classes[name] for name in names]
@@ -381,7 +381,7 @@ def parameters_of(function: Any) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
-def _arguments(source: SourceFile, function: Any, name: str) -> list[ast.expr]:
+def arguments_of_calls(source: SourceFile, function: Any, name: str) -> list[ast.expr]:
     """Return the arguments that the calls of a function pass as a parameter."""
     around = source.parents.get(id(function))
     names = [each.arg for each in parameters_of(function)]

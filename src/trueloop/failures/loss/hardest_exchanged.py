@@ -22,8 +22,9 @@ How it is detected
     Only the linter finds it. A value that is minimised contains the minimum of masked distances minus the maximum of
     masked distances, directly, in a hinge, ``softplus`` or ``margin_ranking_loss``; for similarities, the same
     difference. Or a value that is called the hardest positive is a minimum of distances, or one called the hardest
-    negative a maximum, also as indices; for similarities the opposite. Distances are recognised by ``cdist``, a norm or
-    their name, similarities by ``@``, ``matmul``, ``cosine_similarity`` or their name.
+    negative a maximum, also as indices; for similarities the opposite. The same holds for several pairs that ``topk``,
+    ``argsort`` or ``argpartition`` selects within something called hard. Distances are recognised by ``cdist``, a norm
+    or their name, similarities by ``@``, ``matmul``, ``cosine_similarity`` or their name.
 
 References
     Hermans et al., 2017, "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737
@@ -34,6 +35,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import computed_from, origins, unpacked_call
 from trueloop.analysis.queries.reductions import reduction
@@ -47,6 +49,8 @@ _LARGEST: Final = frozenset(("max", "amax", "argmax"))
 _HARD: Final = frozenset(("hard", "hardest"))
 _POSITIVE: Final = frozenset(("pos", "positive", "positives", "ap", "p"))
 _NEGATIVE: Final = frozenset(("neg", "negs", "negative", "negatives", "an", "n"))
+_RANKINGS: Final = frozenset(("argpartition", "partition", "argsort", "sort", "sorted"))
+_LIBRARIES: Final = frozenset(("torch", "np", "numpy"))
 _DISTANCES: Final = frozenset(("cdist", "pairwise_distance", "norm", "pdist", "sqrt", "PairwiseDistance"))
 _DISTANCE_NAME: Final = re.compile(r"dist|(^|_)d(_|$)", re.IGNORECASE)
 _SIMILARITY_NAME: Final = re.compile(r"sim|cos(ine)?(_|$)|score", re.IGNORECASE)
@@ -56,7 +60,7 @@ _PRODUCTS: Final = frozenset(("matmul", "mm", "einsum", "cosine_similarity"))
 class _Extremum(NamedTuple):
     """The smallest or largest of some values that a mask selects."""
 
-    call: ast.Call
+    call: ast.expr
     is_largest: bool
     kind: str
     """ "distance" or "similarity". """
@@ -69,6 +73,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if extremum.is_largest is (is_positive is (extremum.kind == "similarity")):
             reported.add(id(extremum.call))
             yield _hit(extremum, f"the hardest {'positive' if is_positive else 'negative'}", name)
+    for selected, is_positive, name in _selected(source):
+        if selected.is_largest is (is_positive is (selected.kind == "similarity")):
+            yield _hit(selected, f"the hardest {'positives' if is_positive else 'negatives'}", name)
     if may_ascend(source):
         return
     for terms in (*minimised_terms(source), *_ranked(source)):
@@ -88,8 +95,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _hit(extremum: _Extremum, role: str, where: str) -> Hit:
     nearest = extremum.is_largest is (extremum.kind == "similarity")
     return Hit(
-        message=f"`{ast.unparse(extremum.call)}` takes the {'nearest' if nearest else 'farthest'} sample for {role} in "
-        f"`{where}`: that is the easiest one.",
+        message=f"`{ast.unparse(extremum.call)}` takes the {'nearest' if nearest else 'farthest'} "
+        f"{'samples' if role.endswith('s') else 'sample'} for {role} in `{where}`: that is the easiest choice.",
         node=extremum.call,
     )
 
@@ -106,6 +113,62 @@ def _named(source: SourceFile) -> Iterator[tuple[_Extremum, bool, str]]:
         extremum = _extremum_of(source, statement.value)
         if extremum is not None:
             yield extremum, is_positive, last_name(target)
+
+
+def _selected(source: SourceFile) -> Iterator[tuple[_Extremum, bool, str]]:
+    """Yield each selection of several smallest or largest values of hard pairs, and whether they are positive."""
+    for node in source.nodes_of(ast.Call, ast.Subscript):
+        found = _several(node)
+        if found is None:
+            continue
+        operand, is_largest = found
+        words = {word for each in nodes_in(operand, ast.Name, ast.Attribute) for word in name_words(last_name(each))}
+        is_positive, is_negative = bool(words & _POSITIVE), bool(words & _NEGATIVE)
+        name = _named_hard(source, node) if is_positive is not is_negative else ""
+        kind = _kind(source, operand) if name else ""
+        if kind and not any(map(_is_negated, origins(source, operand, 3))):
+            yield _Extremum(node, is_largest, kind), is_positive, name
+
+
+def _several(node: ast.AST) -> tuple[ast.expr, bool] | None:
+    """Return what ``topk(x, k)``, ``argsort(x)[:k]`` or ``argpartition(x, k)[:k]`` selects from, and if the largest."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="topk")):
+            return _ranked_operand(node, is_largest=not _is_set(node, "largest", value=False))
+        case ast.Subscript(value=inner, slice=ast.Slice(lower=lower, upper=upper, step=None)):
+            is_last = isinstance(lower, ast.UnaryOp) and upper is None
+            is_first = lower is None and upper is not None and not isinstance(upper, ast.UnaryOp)
+        case _:
+            return None
+    is_reversed = isinstance(inner, ast.Subscript) and ast.unparse(inner.slice) == "::-1"
+    ranked = inner.value if is_reversed and isinstance(inner, ast.Subscript) else inner
+    if is_last is is_first or not isinstance(ranked, ast.Call) or last_name(ranked.func) not in _RANKINGS:
+        return None
+    is_descending = is_reversed is not _is_set(ranked, "descending", value=True)
+    return _ranked_operand(ranked, is_largest=is_first is is_descending)
+
+
+def _ranked_operand(call: ast.Call, *, is_largest: bool) -> tuple[ast.expr, bool] | None:
+    """Return what a call ranks, and the direction, which a minus in front of the values inverts."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    operand = owner if owner is not None and last_name(owner) not in _LIBRARIES else next(iter(call.args), None)
+    if isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.USub):
+        return operand.operand, not is_largest
+    return None if operand is None else (operand, is_largest)
+
+
+def _is_set(call: ast.Call, name: str, *, value: bool) -> bool:
+    """Return True for a call with ``name=value``."""
+    return any(each.arg == name and getattr(each.value, "value", None) is value for each in call.keywords)
+
+
+def _named_hard(source: SourceFile, node: ast.AST) -> str:
+    """Return the variable, function or class around a selection that is called hard; "" if there is none."""
+    statement = source.statement_of(node)
+    names = [last_name(each) for each in getattr(statement, "targets", ())]
+    names += [getattr(enclosing_definition(source, node, kind), "name", "") for kind in (ast.FunctionDef, ast.ClassDef)]
+    hard = [each for each in names if name_words(each) & _HARD]
+    return hard[0] if hard and not any(name_words(each) & {"semi", "semihard", "easy"} for each in names) else ""
 
 
 def _ranked(source: SourceFile) -> Iterator[tuple[Term, ...]]:
@@ -193,7 +256,13 @@ def _kind(source: SourceFile, node: ast.expr) -> str:
 
 
 RULE: Final = Rule(
-    required_words=("max(", "min(", "margin|hard|relu|softplus", "cdist|dist|sim|norm|matmul|mm(|@", "torch"), find=find
+    required_words=(
+        "max(&min(|topk(|argpartition(|argsort(",
+        "margin|hard|Hard|relu|softplus",
+        "cdist|dist|sim|norm|matmul|mm(|@",
+        "torch",
+    ),
+    find=find,
 )
 
 BAD = """

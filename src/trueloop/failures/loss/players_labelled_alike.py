@@ -89,7 +89,7 @@ class Detector(BaseDetector):
         return "" if labels.varies or labels.paired_steps else "no update had two binary cross-entropies"
 
 
-class _Judged(NamedTuple):
+class Judged(NamedTuple):
     """A loss that compares the score of a network with a label."""
 
     loss: ast.Call
@@ -104,7 +104,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loss of a discriminator that has the label of real samples for generated ones."""
     reported: set[int] = set()
     for terms in (*jointly_minimised_terms(source), *minimised_terms(source)):
-        judged = list(_judged_scores(source, terms))
+        judged = list(judged_scores(source, terms))
         for fake in judged:
             others = [each for each in judged if each.network == fake.network and each is not fake]
             reals = [each for each in others if not each.makers]
@@ -121,7 +121,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _judged_scores(source: SourceFile, terms: Sequence[Term]) -> Iterator[_Judged]:
+def judged_scores(source: SourceFile, terms: Sequence[Term]) -> Iterator[Judged]:
+    """Yield the losses in a sum that compare the score of a network with a label of one number."""
     known: set[int] = set()
     for term in terms:
         call = term.node
@@ -132,7 +133,7 @@ def _judged_scores(source: SourceFile, terms: Sequence[Term]) -> Iterator[_Judge
         label = _value(source, call.args[1], _MAX_DEPTH) if score is not None else None
         if score is not None and label is not None:
             network = network_names(score)
-            yield _Judged(call, score, network, label, _makers(source, score, network))
+            yield Judged(call, score, network, label, _makers(source, score, network))
 
 
 def _score(source: SourceFile, node: ast.expr) -> ast.Call | None:
@@ -166,7 +167,7 @@ def _makers(source: SourceFile, score: ast.Call, network: frozenset[str]) -> fro
     return frozenset(found)
 
 
-def _trains(source: SourceFile, fake: _Judged) -> bool:
+def _trains(source: SourceFile, fake: Judged) -> bool:
     """Return True if the update that a loss belongs to certainly trains the network that gives the score."""
     values = [each for arg in fake.score.args for each in [arg, *possible_values(source, arg)]]
     if any(".detach()" in ast.unparse(each) or ".data" in ast.unparse(each) for each in values):

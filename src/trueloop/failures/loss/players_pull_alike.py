@@ -66,7 +66,7 @@ _METHODS: Final = re.compile(r"(\w+)\.(?:parameters|train|eval|to|cuda|apply|zer
 _MAX_NODES: Final = 400
 
 
-class _Score(NamedTuple):
+class Score(NamedTuple):
     """A term of a loss that is a call of a network."""
 
     term: Term
@@ -80,7 +80,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if may_ascend(source):
         return
     losses = (*jointly_minimised_terms(source), *minimised_terms(source))
-    scores = [list(_scores(source, each)) for each in losses]
+    scores = [list(scores_of(source, each)) for each in losses]
     reported: set[int] = set()
     for hit, call in (*_generators(source, scores), *_actors(source, losses, scores)):
         if id(call) not in reported:
@@ -88,16 +88,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
             yield hit
 
 
-def _scores(source: SourceFile, terms: Sequence[Term]) -> Iterator[_Score]:
+def scores_of(source: SourceFile, terms: Sequence[Term]) -> Iterator[Score]:
+    """Yield the scores of networks in a sum, with their signs."""
     for term in terms:
         call = term.node
         if isinstance(call, ast.Call) and call.args and is_network(source, call):
-            yield _Score(term, call, network_names(call))
+            yield Score(term, call, network_names(call))
         match call:
             case ast.Call(func=func, args=[ast.Call() as score, label]) if _BINARY.search(ast.unparse(func)):
                 sign = _sign_of_label(source, label) if score.args and is_network(source, score) else 0
                 if sign:
-                    yield _Score(term._replace(sign=sign * term.sign), score, network_names(score))
+                    yield Score(term._replace(sign=sign * term.sign), score, network_names(score))
             case _:
                 pass
 
@@ -131,7 +132,7 @@ def _owners_in(module: Module) -> frozenset[str]:
     return frozenset(_METHODS.findall(module.text.source))
 
 
-def _generators(source: SourceFile, losses: list[list[_Score]]) -> Iterator[tuple[Hit, ast.Call]]:
+def _generators(source: SourceFile, losses: list[list[Score]]) -> Iterator[tuple[Hit, ast.Call]]:
     """Yield each generator loss that has the sign of the critic's loss for generated samples."""
     for critic in losses:
         for fake in critic:
@@ -150,7 +151,7 @@ def _generators(source: SourceFile, losses: list[list[_Score]]) -> Iterator[tupl
 
 
 def _judged(
-    source: SourceFile, own: list[_Score], fake: _Score, makers: frozenset[str]
+    source: SourceFile, own: list[Score], fake: Score, makers: frozenset[str]
 ) -> Iterator[tuple[Hit, ast.Call]]:
     is_detached = any(".detach()" in ast.unparse(each.call) for each in own)
     if not all(_may_be_one_network(source, each.call, fake.call) for each in own):
@@ -176,7 +177,7 @@ def _may_be_one_network(source: SourceFile, first: ast.Call, second: ast.Call) -
     return owners[0] is owners[1]
 
 
-def _makers(source: SourceFile, score: _Score) -> frozenset[str]:
+def _makers(source: SourceFile, score: Score) -> frozenset[str]:
     """Return the names of networks that made the input of a score, and "" if only its name says that one did."""
     found: set[str] = set()
     for node in contents(source, score.call.args):
@@ -187,7 +188,7 @@ def _makers(source: SourceFile, score: _Score) -> frozenset[str]:
     return frozenset(found)
 
 
-def _is_made_by(source: SourceFile, score: _Score, makers: frozenset[str]) -> bool:
+def _is_made_by(source: SourceFile, score: Score, makers: frozenset[str]) -> bool:
     return bool(_makers(source, score) & makers)
 
 
@@ -208,7 +209,7 @@ def _all_contents(source: SourceFile, nodes: Sequence[ast.expr], depth: int, see
 
 
 def _actors(
-    source: SourceFile, losses: Sequence[Sequence[Term]], scores: list[list[_Score]]
+    source: SourceFile, losses: Sequence[Sequence[Term]], scores: list[list[Score]]
 ) -> Iterator[tuple[Hit, ast.Call]]:
     """Yield each actor loss that lowers the value of a critic which learns returns."""
     if not any(each.term.sign > 0 for own in scores for each in own):

@@ -1,8 +1,9 @@
-"""The loss is summed or averaged over the batch before the mask, the sample weights or the margin is applied.
+"""The loss is summed or averaged over the batch before the mask, sample weights, margin or focal factor is applied.
 
 What you see
-    A mask or sample weights have no effect, or a ranking loss falls to zero after a few updates while the ranking stays
-    poor. No error is raised, since a single number can be multiplied by a mask and averaged again.
+    A mask, sample weights or the factor of a focal loss have no effect, or a ranking loss falls to zero after a few
+    updates while the ranking stays poor. No error is raised, since a single number can be multiplied by a mask and
+    averaged again.
 
 Why it happens
     A loss with its default reduction, and ``sum()`` or ``mean()`` without ``dim``, return one number for the whole
@@ -24,7 +25,7 @@ When this is fine
 How it is detected
     Only the linter finds it: a reduced value is multiplied by something called a mask or weights, or goes through a
     log-sigmoid, a ReLU or a lower limit, and the result is summed or averaged again, which has an effect only if there
-    is more than one value.
+    is more than one value. The same holds for a loss in the factor ``(1 - exp(-loss)) ** gamma`` of a focal loss.
 
 References
     torch.nn.CrossEntropyLoss, ``reduction``, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -37,7 +38,7 @@ from typing import Final
 
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import loops_around, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -51,6 +52,7 @@ _LIMITS: Final = frozenset(("logsigmoid", "softplus", "relu", "clamp", "clamp_mi
 _VIEWS: Final = frozenset(("float", "view", "reshape", "unsqueeze", "squeeze", "to", "expand_as", "detach", "type_as"))
 _LIBRARIES: Final = frozenset(("torch", "F", "functional"))
 _MASKS: Final = frozenset(("mask", "masks", "valid", "weights"))
+_OF_SAMPLES: Final = frozenset(("sample", "samples", "example", "instance", "row"))
 _MAX_DEPTH: Final = 3
 
 
@@ -67,6 +69,66 @@ def find(source: SourceFile) -> Iterator[Hit]:
                         node=total,
                         related=((call, "summed or averaged again here"),),
                     )
+    for factor, total in _focal_totals(source):
+        if id(total) not in reported:
+            reported.add(id(total))
+            yield Hit(
+                message=f"`{ast.unparse(total)}` is one number for the whole batch, so the focal factor "
+                f"`{ast.unparse(factor)}` is the same for all samples.",
+                node=total,
+                related=((factor, "the focal factor"),),
+            )
+
+
+def _focal_totals(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each focal factor ``(1 - exp(-loss)) ** gamma`` with the loss, if that is one number for the batch."""
+    for node in source.nodes_of(ast.BinOp, ast.Call):
+        match node:
+            case (
+                ast.BinOp(op=ast.Pow(), left=base)
+                | ast.Call(func=ast.Attribute(attr="pow", value=ast.Name(id="torch")), args=[base, _])
+                | ast.Call(func=ast.Attribute(attr="pow", value=base), args=[_])
+            ):
+                for probability in (p for each in origins(source, base, 2) for p in _complements(source, each)):
+                    total = _total(source, _exponent(probability), _MAX_DEPTH)
+                    if total is not None and _is_loss_of_batch(source, total):
+                        yield node, total
+                        break
+            case _:
+                pass
+
+
+def _complements(source: SourceFile, node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the expressions that may be ``p`` in ``1 - p``."""
+    match node:
+        case ast.BinOp(op=ast.Sub(), left=ast.Constant(value=1 | 1.0), right=probability):
+            yield from origins(source, probability, 2)
+        case _:
+            pass
+
+
+def _exponent(node: ast.expr) -> ast.expr:
+    """Return x of ``torch.exp(x)`` and ``x.exp()``; the expression itself if it is no exponential."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="exp"), args=[exponent]):
+            return exponent
+        case ast.Call(func=ast.Attribute(attr="exp", value=exponent), args=[]):
+            return exponent
+        case _:
+            return ast.Constant(None)
+
+
+def _is_loss_of_batch(source: SourceFile, total: ast.expr) -> bool:
+    """Return True for a loss of several samples, and for the mean of such losses."""
+    if not isinstance(total, ast.Call):
+        return False
+    if last_name(total.func) in _REDUCTIONS:
+        owner = total.args[0] if total.args else total.func.value  # type: ignore[attr-defined]
+        values = [each for each in origins(source, owner, 2) if isinstance(each, ast.Call)]
+        return any(last_name(each.func) in _LOSSES for each in values)
+    counters = {each.id for loop in loops_around(source, total) for each in nodes_in(loop.target, ast.Name)}
+    items = [each.slice for each in nodes_in(total, ast.Subscript)]
+    return not any(each.id in counters for item in items for each in nodes_in(item, ast.Name))
 
 
 def _reduced(source: SourceFile, call: ast.Call) -> Iterator[ast.expr]:
@@ -185,10 +247,17 @@ def _is_mask(source: SourceFile, node: ast.expr) -> bool:
             return bool(name_words(root.attr) & {"mask", "masks"})
         else:
             return False
-    return bool(name_words(root.id) & _MASKS)
+    words = name_words(root.id)
+    return bool(words & _MASKS) or ("weight" in words and bool(words & _OF_SAMPLES))
 
 
-RULE = Rule(required_words=("mask|weight|valid|logsigmoid|softplus|relu|clamp|maximum|!=", ".mean(|.sum("), find=find)
+RULE = Rule(
+    required_words=(
+        "mask|weight|valid|logsigmoid|softplus|relu|clamp|maximum|!=|gamma|focal|Focal",
+        ".mean(|.sum(|exp(",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch

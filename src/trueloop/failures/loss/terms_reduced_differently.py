@@ -27,8 +27,8 @@ How it is detected
     Only the linter finds it, from the source code: in one sum, a ``kl_divergence``, or the formula of that of a normal
     distribution, with ``torch.sum`` over all dimensions and no weight below 1, and a loss function with
     ``reduction="mean"`` or the mean of squares; or ``torch.mean`` and ``reduction="sum"``. The sum
-    over ``dim=1`` with the mean over the batch counts as well, if a sample has 64 values or more. Variables and
-    functions that only return the term are followed.
+    over ``dim=1`` with the mean over the batch, or the sum divided by the batch size, counts as well, if a sample has
+    64 values or more. Variables, and functions and methods that return the terms, are followed.
 
 References
     Kingma and Welling, 2013, "Auto-Encoding Variational Bayes", section 3, arXiv:1312.6114
@@ -36,13 +36,15 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
-from trueloop.analysis.queries.possible_values import default_of, origins
+from trueloop.analysis.queries.possible_values import default_of, origins, possible_values
+from trueloop.analysis.queries.shuffled_loaders import function_called
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -53,6 +55,9 @@ _LOSS_FUNCTIONS: Final = frozenset((
 _LOSS_MODULES: Final = frozenset(("MSELoss", "BCELoss", "BCEWithLogitsLoss", "L1Loss", "SmoothL1Loss"))
 _MAX_DEPTH: Final = 4
 MANY_VALUES: Final = 64  # values of a sample, from which the mean over them is far from their sum
+
+MAX_WEIGHT: Final = 10  # a larger one may be the number of values
+_BATCH_SIZE: Final = re.compile(r"len\(\w+\)|[\w.]+\.(size\(0\)|shape\[0\])|(\w+\.)?batch_?size", re.IGNORECASE)
 
 
 class _Term(NamedTuple):
@@ -93,9 +98,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _ratio(divergence: _Term, reconstruction: _Term) -> str:
     """Return by what the two terms differ."""
-    if divergence.reduction != "rows":
+    reductions = {divergence.reduction, reconstruction.reduction}
+    if "rows" not in reductions:
         return "batch size times number of values"
-    return "the batch size" if reconstruction.reduction == "sum" else "the number of values"
+    return "the batch size" if "sum" in reductions else "the number of values"
 
 
 def _has_many_values(source: SourceFile) -> bool:
@@ -103,13 +109,24 @@ def _has_many_values(source: SourceFile) -> bool:
     if any(last_name(call.func).startswith("Conv") for call in source.all_calls):
         return True
     linear = [call for call in source.all_calls if last_name(call.func) in ("Linear", "LazyLinear")]
-    widths = [
-        initial_number(value) or initial_number(default_of(source, value)) for e in linear for value in e.args[1:2]
-    ]
+    widths = [_width(source, value) for e in linear for value in e.args[1:2]]
     constants = [each.value for each in source.nodes_of(ast.Constant) if type(each.value) is int]
     return any(width in (784, 3072, 4096) for width in (*widths, *constants)) or any(
         width is not None and width >= MANY_VALUES for width in widths[-1:]
     )
+
+
+def _width(source: SourceFile, node: ast.expr, depth: int = 2) -> int | None:
+    """Return the integer that an expression is, also as a default value, or as a product: ``side * side``."""
+    default = default_of(source, node)
+    for each in (*origins(source, node), *(() if default is None else (default, *origins(source, default)))):
+        number = integer(each)
+        if number is None and depth and isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult):
+            sides = _width(source, each.left, depth - 1), _width(source, each.right, depth - 1)
+            number = sides[0] * sides[1] if sides[0] and sides[1] else None
+        if number is not None:
+            return number
+    return None
 
 
 def _is_scaled(source: SourceFile, node: ast.BinOp) -> bool:
@@ -131,10 +148,8 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
     match node:
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return _term(source, inner, depth)
-        case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            if _is_plain_weight(source, left):
-                return _term(source, right, depth)
-            return _term(source, left, depth) if _is_plain_weight(source, right) else None
+        case ast.BinOp():
+            return _scaled_term(source, node, depth)
         case ast.Call():
             return (
                 _divergence(source, node)
@@ -144,7 +159,7 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
             )
         case ast.Name(id=name) if depth < _MAX_DEPTH:
             function = function_of(source, node)
-            values = assigned_in(function, name)
+            values = assigned_in(function, name) or possible_values(source, node)
             is_unchanged = len(values) == 1 and not any(
                 dotted_name(each.target) == name for each in nodes_in(function, ast.AugAssign)
             )
@@ -153,14 +168,33 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
             return None
 
 
+def _scaled_term(source: SourceFile, node: ast.BinOp, depth: int) -> _Term | None:
+    """Return the term of ``0.5 * term`` and of ``total / len(x)``."""
+    match node.op:
+        case ast.Mult() if _is_plain_weight(source, node.left):
+            return _term(source, node.right, depth)
+        case ast.Mult() if _is_plain_weight(source, node.right):
+            return _term(source, node.left, depth)
+        case ast.Div() if _is_batch_size(node.right):
+            term = _term(source, node.left, depth)
+            return term._replace(reduction="rows") if term is not None and term.reduction == "sum" else None
+        case _:
+            return None
+
+
+def _is_batch_size(node: ast.expr) -> bool:
+    """Return True for ``len(x)``, ``x.size(0)``, ``x.shape[0]`` and ``batch_size``."""
+    return bool(_BATCH_SIZE.fullmatch(ast.unparse(node)))
+
+
 def _is_plain_weight(source: SourceFile, node: ast.expr) -> bool:
-    """Return True for a number of at least 0.5, or a parameter of the function with such a default."""
+    """Return True for a number from 0.5 to 10, or a parameter of the function with such a default."""
     while isinstance(node, ast.UnaryOp):
         node = node.operand
     number = initial_number(node)
     if number is None:
         number = initial_number(default_of(source, node))
-    return number is not None and abs(number) >= 0.5
+    return number is not None and 0.5 <= abs(number) <= MAX_WEIGHT
 
 
 def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
@@ -187,14 +221,6 @@ def _assigned_values(source: SourceFile) -> dict[str, list[ast.expr]]:
     for each in source.nodes_of(ast.Assign):
         for name in {last_name(target) for target in each.targets}:
             found.setdefault(name, []).append(each.value)
-    return found
-
-
-@lru_cache(maxsize=1)
-def _functions(source: SourceFile) -> dict[str, list[ast.FunctionDef]]:
-    found: dict[str, list[ast.FunctionDef]] = {}
-    for each in source.nodes_of(ast.FunctionDef):
-        found.setdefault(each.name, []).append(each)
     return found
 
 
@@ -260,13 +286,9 @@ def _is_divergence(node: ast.expr) -> bool:
 
 
 def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
-    """Return the term that a function of the project returns, if it has one ``return``."""
-    if depth >= _MAX_DEPTH or not isinstance(call.func, ast.Name):
-        return None
-    definitions = _functions(source).get(call.func.id, [])
-    if len(definitions) != 1:
-        return None
-    returns = list(nodes_in(definitions[0], ast.Return))
+    """Return the term that a function or method of the program returns, if it has one ``return``."""
+    function = function_called(source, call) if depth < _MAX_DEPTH else None
+    returns = nodes_in(function, ast.Return) if function is not None else []
     value = returns[0].value if len(returns) == 1 else None
     return None if value is None else _term(source, value, depth + 1)
 

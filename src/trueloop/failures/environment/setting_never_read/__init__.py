@@ -23,7 +23,8 @@ How it is detected
     configuration dictionary, a constant or a parameter of a function whose name is that of a hyper-parameter, in a
     program that trains, and nothing reads it. Printing or saving the whole configuration is no use. It is a warning if
     the code that should take the setting has another number or relies on its default, or if it is an option for a seed
-    and the program sets none, and a note otherwise.
+    and the program sets none, and a note otherwise. It is also a warning if callers pass a parameter of any name that a
+    function never reads, and the only call in the function that has a parameter of this name relies on its default.
 
 References
     Python, "argparse", the Namespace object, https://docs.python.org/3/library/argparse.html#the-namespace-object
@@ -34,6 +35,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.failures.environment.setting_never_read.dropped_arguments import dropped_arguments
 from trueloop.failures.environment.setting_never_read.places import own_value, sets_a_seed
 from trueloop.failures.environment.setting_never_read.settings import Setting, unread_settings
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -42,8 +44,17 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each setting of the training that nothing reads."""
     if any(isinstance(each.func, ast.Attribute) and each.func.attr == "backward" for each in source.all_calls):
-        for setting in unread_settings(source):
-            yield from _judge(source, setting)
+        hits = [hit for setting in unread_settings(source) for hit in _judge(source, setting)]
+        yield from hits
+        known = [each.node for each in hits]
+        for dropped in dropped_arguments(source):
+            if all(each is not dropped.parameter for each in known):
+                yield Hit(
+                    message=f"`{dropped.parameter.arg}` is never read, although its callers pass it: "
+                    f"`{ast.unparse(dropped.call)}` uses the default, {ast.unparse(dropped.default)}.",
+                    node=dropped.call,
+                    related=((dropped.parameter, "the parameter"), (dropped.default, "the default")),
+                )
 
 
 def _judge(source: SourceFile, setting: Setting) -> Iterator[Hit]:
@@ -64,7 +75,7 @@ def _judge(source: SourceFile, setting: Setting) -> Iterator[Hit]:
 
 
 _WORDS: Final = "lr|rate|decay|momentum|drop|batch|bs|epochs|clip|norm|warm|seed|smooth|patience|hidden|layers"
-RULE = Rule(required_words=(".backward(", f"{_WORDS}|{_WORDS.upper()}"), find=find)
+RULE = Rule(required_words=(".backward(", f"{_WORDS}|{_WORDS.upper()}|mask|lambda|temp|scale|weight"), find=find)
 
 BAD = """
 import argparse

@@ -36,7 +36,9 @@ How it is detected
     with it. It follows the sum on which ``backward()`` is called through variables, dictionaries, lists and functions,
     and reports a term that is ``term.item()``, ``float(term)``, ``term.detach()`` or ``term.data`` apart from its
     weight, if another term has a graph, no condition of a warm-up chooses it, and the other terms do not contain the
-    same variable.
+    same variable. In a program with a discriminator it reports a loss that raises the score of generated samples if
+    all of them are detached, and another loss trains the same network with these and with real samples. In
+    meta-learning, it reports derivatives with ``create_graph=True`` of which the only use is a write to ``.data``.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -53,8 +55,10 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.loss.term_without_graph.cut_terms import cut_terms
+from trueloop.failures.loss.term_without_graph.data_updates import updates_without_graph
 from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph, with_graph
 from trueloop.failures.loss.term_without_graph.hook_outputs import detached_hook_outputs
+from trueloop.failures.loss.term_without_graph.players_cut_off import players_cut_off
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardStarted, LossTracingEnded
 from trueloop.tracing.trackers.tensor_origins import TensorOrigins
@@ -100,6 +104,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if "hook" in source.text.source:
         yield from detached_hook_outputs(source)
     yield from cut_terms(source)
+    yield from players_cut_off(source)
+    yield from updates_without_graph(source)
 
 
 def _penalties(source: SourceFile) -> Iterator[Hit]:
@@ -147,7 +153,7 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
 RULE = Rule(
     required_words=(
         "autograd&grad(|forward_hook&detach()|forward_hook&.data|.item()|.detach()|float(|.data|.tensor(",
-        "- 1|backward(",
+        "- 1|backward(|training_step",
     ),
     find=find,
 )

@@ -40,6 +40,7 @@ How it is detected
     if the program pads on the right: by ``pad_sequence``, a tokenizer, ``F.pad`` with a difference of lengths, slices
     of zeros, or ``ids + [0] * n``. Where batches have several lengths, this includes the mean over time. It is silent
     if a name in the program contains "mask", "pack_padded", "gather", "flip" and the like, or the module uses lengths.
+    It also reports the last step of what ``pad_packed_sequence`` returns, unless all are packed with one length.
 
 References
     torch.nn.utils.rnn.pack_padded_sequence,
@@ -58,6 +59,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.model.padding_read.packed_steps import last_packed_steps
 from trueloop.failures.model.padding_read.right_padding import read_behind_padding
 from trueloop.tracing.events import RECURRENT, InformationFlowProbed, PaddingReached, Ref, WatchEnded
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -141,6 +143,13 @@ def _facts(padding: PaddingReached) -> str:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each last step, final state or mean over time behind padding that nothing masks."""
+    for step, padded in last_packed_steps(source):
+        yield Hit(
+            message=f"`{ast.unparse(step)}` is the last step of the longest sequence only: for all shorter ones "
+            "`pad_packed_sequence` has filled it with zeros, so their output does not depend on the input.",
+            node=step,
+            related=((padded, "padded here"),),
+        )
     for found in read_behind_padding(source):
         kind = found.layer.name.rpartition(".")[2]
         what = "a mean that counts the padding" if found.is_mean else f"the state of this {kind} after the padding"
@@ -156,10 +165,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 RULE = Rule(
     required_words=(
-        "LSTM|GRU|RNN",
+        "LSTM|GRU|RNN|pad_packed_sequence(",
         "-1|mean(|[0]|squeeze(0)",
-        "pad_sequence|padding=|pad(|] * (|]*(|zeros(|full(|[:",
-        "backward(|ross_entropy(|Loss(",
+        "pad_sequence|padding=|pad(|] * (|]*(|zeros(|full(|[:|pad_packed_sequence(",
+        "backward(|ross_entropy(|Loss(|pad_packed_sequence(",
     ),
     find=find,
 )

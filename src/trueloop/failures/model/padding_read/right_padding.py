@@ -10,6 +10,8 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_first import RECURRENT, is_time_first, layer_outputs, tensors
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.possible_values import parameters_of
+from trueloop.analysis.queries.shuffled_loaders import function_called, passed_argument
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 
@@ -21,6 +23,7 @@ _LENGTH: Final = re.compile(r"(^|_)(len|lens|length|lengths|seqlens?|sizes?|last
 _TARGET: Final = re.compile(r"label|target|tgt|trg|(^|_)(y|ys|tags?|answers?)($|_)", re.IGNORECASE)
 _EMPTY: Final = frozenset(("zeros", "full", "new_zeros", "new_full", "zeros_like", "full_like", "ones"))
 _MAX_VALUES: Final = 4000
+_MAX_CALLS: Final = 3
 
 
 class PaddingBehind(NamedTuple):
@@ -211,8 +214,24 @@ def _uses_lengths(source: SourceFile, node: ast.AST) -> bool:
         if isinstance(each, ast.FunctionDef) and each.name == "__init__":
             continue
         for inner in nodes_in(each, ast.Name):
-            if isinstance(inner.ctx, ast.Load) and _LENGTH.search(inner.id):
+            if isinstance(inner.ctx, ast.Load) and _LENGTH.search(inner.id) and not _is_dropped(source, inner):
                 return True
         if any(isinstance(part.ops[0], ast.Eq | ast.NotEq) for part in nodes_in(each, ast.Compare)):
             return True
+    return False
+
+
+def _is_dropped(source: SourceFile, argument: ast.Name, depth: int = _MAX_CALLS) -> bool:
+    """Return True if a variable is only passed to an own method, which does not use it."""
+    parent = source.parents.get(id(argument))
+    call = source.parents.get(id(parent)) if isinstance(parent, ast.keyword) else parent
+    if not depth or not isinstance(call, ast.Call) or not ast.unparse(call.func).startswith("self."):
+        return False
+    function = function_called(source, call)
+    if function is None:
+        return False
+    for name in [each.arg for each in parameters_of(function)]:
+        if passed_argument(source, function, call, name) is argument:
+            used = [e for e in nodes_in(function, ast.Name) if e.id == name and isinstance(e.ctx, ast.Load)]
+            return all(_is_dropped(source, each, depth - 1) for each in used)
     return False

@@ -30,7 +30,8 @@ How it is detected
     In a run, the sanitizer reports a tensor in an attribute of a module that was computed from an ``nn.Parameter``, or
     a parameter in a list, if the parameter got gradients, is not registered in the model, is in no optimizer that
     stepped, and did not change in at least four updates. The linter reports an attribute to which a module's
-    ``__init__`` assigns something computed from an ``nn.Parameter`` that is used for nothing else. It also reports a
+    ``__init__`` assigns something computed from an ``nn.Parameter`` that is used for nothing else, or the parameter
+    converted from a dtype that the program shows to another one. It also reports a
     tensor that ``__init__`` creates with ``requires_grad=True`` and assigns to an attribute, if the file uses this
     attribute only for computations in the module's methods and never asks for gradients itself. Another file may use
     the gradients, and ``.to(device)`` may return the parameter itself, so this is a warning.

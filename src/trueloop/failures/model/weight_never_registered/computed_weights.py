@@ -4,8 +4,10 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Edit, Fix, walk
+from trueloop.failures.model.weight_never_registered.dtypes import converted_to, dtype_of
 
 MODULES: Final = ("torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module")
 PARAMETERS: Final = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
@@ -20,7 +22,7 @@ _COMPUTING: Final = (OPERATIONS - {"size"}) | {
     "squeeze", "swapaxes", "tile", "unflatten", "view_as",
 }  # fmt: skip
 """Operations whose result is no parameter, on a GPU at least."""
-_MAY_KEEP: Final = frozenset(("contiguous", "cpu", "double", "float", "half", "to", "type"))
+_MAY_KEEP: Final = frozenset(("bfloat16", "contiguous", "cpu", "double", "float", "half", "to", "type"))
 """Methods that return the tensor itself if there is nothing to change."""
 
 
@@ -87,7 +89,8 @@ def _operands(source: SourceFile, value: ast.expr, *, is_result: bool = False) -
             inner = [operand]
         case ast.Call(func=ast.Attribute(attr=name) as method) if not source.qualified_name(method):
             inner = [method.value] if name in _COMPUTING | _MAY_KEEP else []
-            is_result = is_result or (name in _COMPUTING and not _may_keep(source, value))
+            is_computed = name in _COMPUTING and not _may_keep(source, value)
+            is_result = is_result or is_computed or _changes_dtype(source, value)
             for each in inner:
                 yield from _operands(source, each, is_result=is_result)
             return
@@ -111,6 +114,19 @@ def _may_keep(source: SourceFile, call: ast.Call) -> bool:
         source.qualified_name(each).startswith("torch.") or (isinstance(each, ast.Constant) and each.value == "cpu")
         for each in arguments
     )
+
+
+def _changes_dtype(source: SourceFile, conversion: ast.Call) -> bool:
+    """Return True for a conversion to another dtype than that of the parameter, which makes another tensor."""
+    dtype, converted = converted_to(conversion), conversion.func
+    if not dtype or not isinstance(converted, ast.Attribute):
+        return False
+    own = {
+        dtype_of(source, each.args[0])
+        for each in origins(source, converted.value)
+        if isinstance(each, ast.Call) and _is_parameter(source, each)
+    }
+    return len(own) == 1 and not own & {"", dtype}
 
 
 def _move_inside(source: SourceFile, value: ast.expr, parameter: ast.expr) -> Fix | None:

@@ -28,9 +28,10 @@ How it is detected
     The linter reports a softmax over the last
     or the second dimension directly before the loss, at the end of a model, or in a method of it such as
     ``predict_proba``. The loss and the model may come from a function, a dictionary, ``getattr``, or a registry that
-    decorators fill, also in other files. If the name of the class is unknown, all classes must end with a softmax. It
-    also reports ``Categorical(logits=p)`` of a policy, where p comes from a softmax, and a file that creates one loss
-    and one model that ends in a softmax, and calls neither.
+    decorators fill, also in other files. If the name of the class is unknown, all classes must end with a softmax. A
+    mean of several softmax outputs, or their sum with weights below 1, is a warning. The linter also reports
+    ``Categorical(logits=p)`` of a policy, where p comes from a softmax, and a file that creates one loss and one model
+    that ends in a softmax, and calls neither.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -51,6 +52,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.loss.softmax_applied_twice.mixtures import mixed_softmax
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses, LossGraphRead, ModelCalled
 
@@ -158,6 +160,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             fix=remove_activation_fix(source, origin, "softmax"),
             severity=Severity.WARNING if is_measured else None,
         )
+    yield from _mixtures(source)
     yield from _probabilities_as_logits(source)
     pair = uncalled_loss(source, LOSSES)
     if pair is not None and pair.origin.name in SOFTMAX and _is_over_classes(pair.origin, direct=True):
@@ -168,6 +171,21 @@ def find(source: SourceFile) -> Iterator[Hit]:
             fix=remove_activation_fix(source, pair.origin, "softmax"),
             severity=Severity.WARNING,
         )
+
+
+def _mixtures(source: SourceFile) -> Iterator[Hit]:
+    """Yield each cross-entropy whose input is a mixture of probabilities."""
+    for loss in source.ops(OpKind.LOSS):
+        is_trained = loss.name in LOSSES and (loss.result is None or NO_GRAPH not in loss.result.facts)
+        softmax = mixed_softmax(loss.inputs[0]) if is_trained and loss.inputs else None
+        if softmax is not None:
+            yield Hit(
+                message=f"`{ast.unparse(loss.node.func)}` applies a softmax, but its input is a mixture of "
+                "probabilities: take the logarithm of the mixture, and pass it to `nll_loss`.",
+                node=loss.node,
+                related=((softmax, "the first softmax"),),
+                severity=Severity.WARNING,
+            )
 
 
 def _probabilities_as_logits(source: SourceFile) -> Iterator[Hit]:

@@ -26,7 +26,8 @@ How it is detected
     with subscripts, in ``itertools.accumulate`` or in ``scipy.signal.lfilter``. It is reported if its discount is the
     same for all steps, nothing in the loop resets the total, and the loop that stores the rewards resets the
     environment without emptying the list or computing the returns. The linter follows the list through functions,
-    parameters, attributes and other files.
+    parameters, attributes and other files. It also reports ``1 - dones[t + 1]`` in a loop that discounts, if the last
+    step uses ``1 - dones[t]``, or if all flags are stored after the ``env.step`` that returns them.
 
 References
     Sutton and Barto, "Reinforcement Learning: An Introduction", 2nd edition, 2018, section 3.3,
@@ -46,6 +47,7 @@ from trueloop.analysis.queries.possible_values import computed_from, possible_va
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.loss.episodes_run_together.end_of_other_step import ends_of_other_step
 
 _REWARD: Final = re.compile(r"reward|(^|_)(r|rs|rews?|rwds?)($|_)", re.IGNORECASE)
 _DISCOUNT: Final = re.compile(r"gamma|discount|lam(bda)?($|_)|tau", re.IGNORECASE)
@@ -93,6 +95,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     (episodes.reset, "the next episode starts here"),
                 ),
             )
+    for other in ends_of_other_step(source):
+        yield Hit(
+            message=f"`{ast.unparse(other.read)}` is the end after the next step, since {other.reason}: the sum runs "
+            "over the end of each episode, and is cut off one step early.",
+            node=other.read,
+            related=((other.evidence, "see here"),),
+        )
 
 
 def _sums_in_loops(source: SourceFile) -> Iterator[_Sum]:
@@ -347,7 +356,7 @@ def _knows_ends(source: SourceFile, store: ast.AST, total: _Sum) -> bool:
 
 
 RULE = Rule(
-    required_words=("gamma|discount", "reset", "reward|rews", "done|terminated|terminal"),
+    required_words=("gamma|discount", "reset|+ 1]", "reward|rews", "done|terminated|terminal"),
     find=find,
 )
 
