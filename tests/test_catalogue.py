@@ -76,6 +76,7 @@ UNFIXED = {
     "DAT051",
     "DAT053",
     "DAT054",
+    "DAT057",
     "ENV007",
     "ENV008",
     "ENV009",

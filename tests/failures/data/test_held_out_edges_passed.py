@@ -209,6 +209,40 @@ def test_lint_accepts_graphs_without_them(lint_is_clean, script):
 
 
 BOTH_DIRECTIONS = {
+    "two arrays of nodes, cut by edge numbers in a function": """
+def graph(n):
+    upper = np.triu(np.random.rand(n, n) < 0.1, 1)
+    u, v = np.nonzero(upper | upper.T)
+    return torch.from_numpy(u), torch.from_numpy(v)
+def split_edges(u, v, share):
+    ids = np.random.permutation(len(u))
+    n = int(len(ids) * share)
+    test_ids, train_ids = ids[:n], ids[n:]
+    return torch.stack([u[train_ids], v[train_ids]]), torch.stack([u[test_ids], v[test_ids]])  # <- DAT054
+u, v = graph(100)
+train_e, test_e = split_edges(u, v, 0.2)
+net = GCN(100)
+train(net, build(train_e.T, 100), train_e.T)
+""",
+    "two arrays of nodes, as pairs": """
+u, v = torch.randint(100, (400,)), torch.randint(100, (400,))
+u, v = torch.cat([u, v]), torch.cat([v, u])
+edges = torch.stack([u, v], 1)
+edges = torch.cat([edges, edges.flip(1)])
+train_edges, test_edges = (edges[:600], edges[600:])  # <- DAT054
+net = GCN(100)
+train(net, build(train_edges, 100), train_edges)
+""",
+    "columns of nodes, in one function": """
+a = np.random.rand(100, 100) < 0.1
+src, dst = np.nonzero(np.maximum(a, a.T))
+order = np.random.permutation(len(src))
+tr, te = order[200:], order[:200]
+train_edges = np.stack([src[tr], dst[tr]], axis=1)
+test_edges = np.stack([src[te], dst[te]], axis=1)  # <- DAT054
+net = GCN(100)
+train(net, build(torch.tensor(train_edges), 100), torch.tensor(train_edges))
+""",
     "a symmetric matrix, cut in a function": """
 def graph(n):
     upper = np.triu(np.random.rand(n, n) < 0.1, 1)
@@ -286,6 +320,33 @@ transform = T.Compose([T.ToUndirected(), T.RandomLinkSplit(0.05, 0.1, add_negati
 train_data, val_data, test_data = transform(torch.load("graph.pt", weights_only=False))
 """
 ONE_DIRECTION = {
+    "two arrays of nodes, one direction kept": """
+def graph(n):
+    upper = np.triu(np.random.rand(n, n) < 0.1, 1)
+    u, v = np.nonzero(upper | upper.T)
+    return torch.from_numpy(u), torch.from_numpy(v)
+def split_edges(u, v, share):
+    keep = u < v
+    u, v = u[keep], v[keep]
+    ids = np.random.permutation(len(u))
+    n = int(len(ids) * share)
+    test_ids, train_ids = ids[:n], ids[n:]
+    return torch.stack([u[train_ids], v[train_ids]]), torch.stack([u[test_ids], v[test_ids]])
+u, v = graph(100)
+train_e, test_e = split_edges(u, v, 0.2)
+net = GCN(100)
+train(net, build(train_e.T, 100), train_e.T)
+""",
+    "two arrays of nodes of an upper triangle": """
+def split_edges(u, v, share):
+    ids = np.random.permutation(len(u))
+    n = int(len(ids) * share)
+    return torch.stack([u[ids[n:]], v[ids[n:]]]), torch.stack([u[ids[:n]], v[ids[:n]]])
+u, v = map(torch.from_numpy, np.nonzero(np.triu(np.random.rand(100, 100) < 0.1, 1)))
+train_e, test_e = split_edges(u, v, 0.2)
+net = GCN(100)
+train(net, build(train_e.T, 100), train_e.T)
+""",
     "is_undirected": """
 import torch_geometric.transforms as T
 from torch_geometric.datasets import Planetoid

@@ -510,3 +510,168 @@ def test_lint_reports_samples_collected_class_by_class(lint_reports, name):
 @pytest.mark.parametrize("name", COLLECTED_FINE)
 def test_lint_accepts_samples_in_another_order(lint_is_clean, name):
     lint_is_clean(HEAD + COLLECTED_FINE[name])
+
+
+# Slices of sorted samples -----------------------------------------------------------------------------------------
+
+SLICES_HEAD = """
+import random
+import numpy as np
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+def make(n_per, n_class):
+    rng = np.random.default_rng(0)
+    xs, ys = [], []
+    for c in range(n_class):
+        xs.append(rng.normal(c, 1, (n_per, 6)))
+        ys.append(np.full(n_per, c))
+    return np.concatenate(xs).astype("float32"), np.concatenate(ys)
+
+def holdout(x, y):
+    m = np.arange(len(x)) % 5 == 0
+    return (x[~m], y[~m]), (x[m], y[m])
+
+model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.Adam(model.parameters())
+
+def step(a, b):
+    loss = F.cross_entropy(model(a), b)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+SLICES = {
+    "a class of batches": """
+class Batches:
+    def __init__(self, x, y, size):
+        self.x, self.y, self.size = torch.from_numpy(x), torch.from_numpy(y), size
+        self.rng = np.random.default_rng(1)
+    def __iter__(self):
+        starts = np.arange(0, len(self.x), self.size)
+        self.rng.shuffle(starts)  # <- DAT003
+        for s in starts:
+            yield self.x[s : s + self.size], self.y[s : s + self.size]
+x, y = make(200, 4)
+(xtr, ytr), (xte, yte) = holdout(x, y)
+for epoch in range(3):
+    for a, b in Batches(xtr, ytr, 32):
+        step(a, b)
+""",
+    "numbers of batches": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+for epoch in range(3):
+    for b in torch.randperm(800 // 32):  # <- DAT003
+        step(x[b * 32 : (b + 1) * 32], y[b * 32 : (b + 1) * 32])
+""",
+    "a list of batches": """
+labels = []
+for name in ("cat", "dog", "owl", "fox"):
+    labels += [name] * 200
+labels = torch.tensor([c for c in range(4) for _ in range(200)])
+inputs = torch.randn(800, 6) + labels[:, None]
+batches = [(inputs[i : i + 32], labels[i : i + 32]) for i in range(0, 800, 32)]
+for epoch in range(3):
+    random.shuffle(batches)  # <- DAT003
+    for a, b in batches:
+        step(a, b)
+""",
+    "split": """
+y = torch.arange(4).repeat_interleave(200)
+x = torch.randn(800, 6) + y[:, None]
+batches = list(zip(x.split(32), y.split(32)))
+for epoch in range(3):
+    for a, b in random.sample(batches, len(batches)):  # <- DAT003
+        step(a, b)
+""",
+    "in their order": """
+y = torch.cat([torch.zeros(400), torch.ones(400)]).long()
+x = torch.randn(800, 6) + y[:, None]
+for epoch in range(3):
+    for i in range(0, 800, 32):  # <- DAT003
+        loss = F.cross_entropy(model(x[i : i + 32]), y[i : i + 32])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+}
+SLICES_FINE = {
+    "samples in a random order": """
+x, y = map(torch.from_numpy, make(200, 4))
+for epoch in range(3):
+    order = torch.randperm(len(x))
+    for s in range(0, len(x), 32):
+        rows = order[s : s + 32]
+        step(x[rows], y[rows])
+""",
+    "one order before": """
+x, y = make(200, 4)
+order = np.random.permutation(len(x))
+x, y = torch.from_numpy(x[order]), torch.from_numpy(y[order])
+starts = np.arange(0, len(x), 32)
+for epoch in range(3):
+    np.random.shuffle(starts)
+    for s in starts:
+        step(x[s : s + 32], y[s : s + 32])
+""",
+    "labels in any order": """
+x, y = torch.randn(800, 6), torch.randint(0, 4, (800,))
+starts = list(range(0, 800, 32))
+for epoch in range(3):
+    random.shuffle(starts)
+    for s in starts:
+        step(x[s : s + 32], y[s : s + 32])
+""",
+    "windows of a series": """
+series = torch.randn(2000).cumsum(0)
+starts = list(range(0, 1900, 32))
+for epoch in range(3):
+    random.shuffle(starts)
+    for s in starts:
+        loss = F.mse_loss(model(series[s : s + 6][None]).sum(), series[s + 6])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "shuffled in place, both with one seed": """
+x, y = make(200, 4)
+np.random.seed(0)
+np.random.shuffle(x)
+np.random.seed(0)
+np.random.shuffle(y)
+x, y = torch.from_numpy(x), torch.from_numpy(y)
+for epoch in range(3):
+    for b in torch.randperm(len(x) // 32):
+        step(x[b * 32 : (b + 1) * 32], y[b * 32 : (b + 1) * 32])
+""",
+    "classes in turn": """
+y = torch.tensor([c for _ in range(200) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+for epoch in range(3):
+    for b in torch.randperm(25):
+        step(x[b * 32 : (b + 1) * 32], y[b * 32 : (b + 1) * 32])
+""",
+    "an evaluation in their order": """
+x, y = map(torch.from_numpy, make(200, 4))
+for epoch in range(3):
+    for rows in torch.randperm(len(x)).split(32):
+        step(x[rows], y[rows])
+    model.eval()
+    with torch.no_grad():
+        for i in range(0, len(x), 100):
+            print((model(x[i : i + 100]).argmax(1) == y[i : i + 100]).float().mean())
+    model.train()
+""",
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_lint_reports_slices_of_sorted_samples(lint_reports, name):
+    lint_reports(SLICES_HEAD + SLICES[name])
+
+
+@pytest.mark.parametrize("name", SLICES_FINE)
+def test_lint_accepts_other_slices(lint_is_clean, name):
+    lint_is_clean(SLICES_HEAD + SLICES_FINE[name], "DAT003")

@@ -462,6 +462,29 @@ with torch.no_grad():
 p = probs.mean(0)
 print(F.nll_loss(p.log(), d))
 """,
+    "split with or without labels": """
+from sklearn.model_selection import train_test_split
+def subsample(X, y, share, seed):
+    if y is None:
+        X, _ = train_test_split(X, train_size=share, random_state=seed)
+    else:
+        X, _, y, _ = train_test_split(X, y, train_size=share, random_state=seed)
+    return X, y
+step(*subsample(X, y, 0.5, 0))
+""",
+    "all four parts of one order": """
+def holdout(features, targets):
+    order = torch.randperm(len(features))
+    tr, te = order[:200], order[200:]
+    return features[tr], targets[tr], features[te], targets[te]
+step(*holdout(X, y)[:2])
+""",
+    "folds by hand": """
+parts = np.array_split(np.random.permutation(320), 5)
+for i, te in enumerate(parts):
+    tr = np.concatenate([p for j, p in enumerate(parts) if j != i])
+    print(fit_predict(torch.as_tensor(X[tr]), y[tr], torch.as_tensor(X[te])))
+""",
     "two parts of one order": """
 def load():
     p = torch.randperm(320)
@@ -506,6 +529,126 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+# An order for each array ------------------------------------------------------------------------------------------
+
+EACH_HEAD = (
+    HEAD
+    + """
+rng = np.random.default_rng(0)
+w = torch.rand(320)
+
+def reorder(a, rng):
+    return a[rng.permutation(len(a))]
+"""
+)
+EACH = {
+    "a helper with a generator": """
+def epoch_arrays(arrays, rng):
+    return [reorder(a, rng) for a in arrays]  # <- DAT015
+for epoch in range(3):
+    inputs, targets, weights = epoch_arrays((X, y, w), rng)
+    for i in range(0, 320, 32):
+        step(inputs[i:i + 32], targets[i:i + 32])
+""",
+    "the helper, once for each": """
+inputs = reorder(X, rng)
+targets = reorder(y, rng)  # <- DAT015
+for i in range(0, 320, 32):
+    step(inputs[i:i + 32], targets[i:i + 32])
+""",
+    "a comprehension over a pair": """
+X, y = (a[torch.randperm(len(a))] for a in (X, y))  # <- DAT015
+for i in range(0, 320, 32):
+    step(X[i:i + 32], y[i:i + 32])
+""",
+    "map with a lambda": """
+inputs, labels = map(lambda a: a[np.random.permutation(320)], [X, y])  # <- DAT015
+for i in range(0, 320, 32):
+    step(inputs[i:i + 32], labels[i:i + 32])
+""",
+    "a dictionary": """
+train = {"x": X, "y": y}
+train = {k: v[torch.randperm(len(v))] for k, v in train.items()}  # <- DAT015
+for i in range(0, 320, 32):
+    step(train["x"][i:i + 32], train["y"][i:i + 32])
+""",
+    "in place, in a loop": """
+inputs, labels = X.numpy(), y.numpy()
+for array in (inputs, labels):
+    np.random.shuffle(array)  # <- DAT015
+for i in range(0, 320, 32):
+    step(torch.from_numpy(inputs[i:i + 32]), torch.from_numpy(labels[i:i + 32]))
+""",
+    "unpacked later, for a dataset": """
+parts = [reorder(each, rng) for each in (X, y)]  # <- DAT015
+for inputs, labels in DataLoader(TensorDataset(*parts), batch_size=32):
+    step(inputs, labels)
+""",
+}
+EACH_FINE = {
+    "one order for all": """
+def epoch_arrays(arrays, rng):
+    order = rng.permutation(len(arrays[0]))
+    return [a[order] for a in arrays]
+inputs, targets = epoch_arrays((X, y), rng)
+step(inputs, targets)
+""",
+    "the same seed for each": """
+def shuffled(a):
+    return a[np.random.default_rng(7).permutation(len(a))]
+inputs, labels = [shuffled(a) for a in (X, y)]
+again, targets = (a[torch.randperm(320, generator=torch.Generator().manual_seed(1))] for a in (X, y))
+step(inputs, labels)
+""",
+    "the helper with a new generator of one seed": """
+inputs = reorder(X, np.random.default_rng(3))
+targets = reorder(y, np.random.default_rng(3))
+step(inputs, targets)
+rng = np.random.default_rng(5)
+inputs = reorder(X, rng)
+rng = np.random.default_rng(5)
+targets = reorder(y, rng)
+step(inputs, targets)
+""",
+    "two domains": """
+source, target = [reorder(a, rng) for a in (X, X + 1)]
+F.mse_loss(model(source).mean(0), model(target).mean(0)).backward()
+""",
+    "pairs that are shuffled together": """
+train, val = [reorder(pairs, rng) for pairs in (torch.cat([X, y[:, None].float()], 1), torch.rand(40, 9))]
+step(train[:, :8], train[:, 8].long())
+""",
+    "the samples of each class": """
+by_class = {c: X[y == c] for c in (0, 1)}
+by_class = {c: rows[torch.randperm(len(rows))] for c, rows in by_class.items()}
+step(by_class[0], torch.zeros(len(by_class[0])).long())
+""",
+    "a test with shuffled labels": """
+def permutation_importance(arrays):
+    features, labels = [a[torch.randperm(len(a))] for a in arrays]
+    return F.cross_entropy(model(features), labels)
+permutation_importance((X, y))
+""",
+    "a seed set again for each": """
+def shuffled(a):
+    torch.manual_seed(0)
+    return a[torch.randperm(len(a))]
+inputs, labels = [shuffled(a) for a in (X, y)]
+step(inputs, labels)
+""",
+}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_lint_reports_an_order_for_each_array(lint_reports, name):
+    lint_reports(EACH_HEAD + EACH[name])
+
+
+@pytest.mark.parametrize("name", EACH_FINE)
+def test_lint_accepts_one_order_and_unrelated_arrays(lint_is_clean, name):
+    lint_is_clean(EACH_HEAD + EACH_FINE[name], "DAT015")
 
 
 LOADERS = """

@@ -266,6 +266,95 @@ def load(shop, labels, cut):
 }
 
 
+SCORES = """
+import numpy as np
+def t_scores(x, y):
+    a, b = x[y == 1], x[y == 0]
+    return (a.mean(0) - b.mean(0)) / np.sqrt(a.var(0) / len(a) + b.var(0) / len(b))
+def top(x, y, k):
+    return np.argsort(-np.abs(t_scores(x, y)))[:k]
+"""
+FAULTY |= {
+    "columns chosen in the index, folds by hand": SCORES
+    + """
+def evaluate(x, y, folds=5):
+    parts = np.array_split(np.random.permutation(len(x)), folds)
+    x = x[:, top(x, y, 20)]  # <- DAT020
+    for i, te in enumerate(parts):
+        tr = np.concatenate([p for j, p in enumerate(parts) if j != i])
+        print(fit_predict(torch.from_numpy(x[tr]), y[tr], torch.from_numpy(x[te])))
+""",
+    "split in another function": SCORES
+    + """
+def holdout(features, targets):
+    order = torch.randperm(len(features))
+    tr, te = order[:80], order[80:]
+    return features[tr], targets[tr], features[te], targets[te]
+def load(x, y):
+    keep = top(x, y, 20)  # <- DAT020
+    x = torch.tensor(x[:, keep])
+    return holdout(x, y)
+""",
+    "a function that selects": SCORES
+    + """
+def select(x, y, k=20):
+    order = np.abs(t_scores(x, y)).argsort()
+    return x[:, order[-k:]]
+features = select(expression, labels)  # <- DAT020
+x_train, x_test = torch.tensor(features[:80]), torch.tensor(features[80:])
+""",
+    "correlated columns": """
+import numpy as np
+def load(x, y):
+    r = np.array([np.corrcoef(x[:, j], y)[0, 1] for j in range(x.shape[1])])  # <- DAT020
+    keep = np.abs(r) > 0.2
+    x = torch.tensor(x[:, keep])
+    return train_test_split(x, y)
+""",
+}
+CORRECT |= {
+    "columns chosen in each fold": SCORES
+    + """
+def evaluate(x, y, folds=5):
+    parts = np.array_split(np.random.permutation(len(x)), folds)
+    for i, te in enumerate(parts):
+        tr = np.concatenate([p for j, p in enumerate(parts) if j != i])
+        keep = top(x[tr], y[tr], 20)
+        xtr, xte = x[tr][:, keep], x[te][:, keep]
+        print(fit_predict(torch.from_numpy(xtr), y[tr], torch.from_numpy(xte)))
+""",
+    "chosen on the training part, in the index": SCORES
+    + """
+def evaluate(x, y, train_rows, test_rows):
+    x = x[:, top(x[train_rows], y[train_rows], 20)]
+    print(fit_predict(torch.from_numpy(x[train_rows]), y[train_rows], x[test_rows]))
+""",
+    "a function that selects in the training part": SCORES
+    + """
+def select(x, y, k=20):
+    order = np.abs(t_scores(x, y)).argsort()
+    return x[:, order[-k:]]
+x_train, x_test, y_train, y_test = train_test_split(x, y)
+x_train = select(x_train, y_train)
+inner, outer = x_train[:60], x_train[60:]
+""",
+    "all samples are trained on": SCORES
+    + """
+def load(x, y):
+    x = torch.tensor(x[:, top(x, y, 20)])
+    return x, y
+""",
+    "columns without labels": """
+import numpy as np
+def widest(x, k):
+    return np.argsort(-x.var(0))[:k]
+def evaluate(x, y, tr, te):
+    x = torch.from_numpy(x[:, widest(x, 20)])
+    print(fit_predict(x[tr], y[tr], x[te]))
+""",
+}
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)

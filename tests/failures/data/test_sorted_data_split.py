@@ -8,6 +8,15 @@ import torch
 from sklearn.datasets import load_digits, load_iris
 """
 FAULTY = {
+    "labels of a loop over the classes": """
+x, y = [], []
+for c in range(3):
+    x.append(torch.randn(50, 4) + c)
+    y.append(torch.full((50,), c))
+x, y = torch.cat(x), torch.cat(y)
+x_train, y_train = x[:120], y[:120]  # <- DAT045
+x_test, y_test = x[120:], y[120:]
+""",
     "folds without a shuffle": """
 from sklearn.model_selection import KFold
 X, Y = load_iris(return_X_y=True)

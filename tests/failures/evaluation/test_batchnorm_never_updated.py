@@ -316,7 +316,95 @@ def follow(decay=0.99):
     torch._foreach_lerp_(list(ema.parameters()), list(model.parameters()), 1 - decay)  # <- EVL010
 """,
 }
+LINT_FAULTY |= {
+    "looked up by name, in a class": """
+class Average:
+    def __init__(self, net, decay=0.99):
+        self.module = copy.deepcopy(net)
+        self.module.eval()
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, net):
+        own = dict(self.module.named_parameters())
+        for name, parameter in net.named_parameters():  # <- EVL010
+            own[name].mul_(self.decay).add_(parameter.detach(), alpha=1 - self.decay)
+""",
+    "two tables": """
+slow = copy.deepcopy(model).eval()
+
+def accumulate(slow, fast, decay=0.999):
+    first, second = dict(slow.named_parameters()), dict(fast.named_parameters())
+    for k in first.keys():  # <- EVL010
+        first[k].data.mul_(decay).add_(second[k].data, alpha=1 - decay)
+
+accumulate(slow, model)
+""",
+    "items of a table, assigned": """
+from collections import OrderedDict
+ema = copy.deepcopy(model)
+ema.eval()
+
+def follow(decay):
+    new = OrderedDict(model.named_parameters())
+    for key, old in OrderedDict(ema.named_parameters()).items():  # <- EVL010
+        old.data = decay * old.data + (1 - decay) * new[key].data
+""",
+    "copied from a mixture": """
+ema = copy.deepcopy(model).eval()
+
+@torch.no_grad()
+def follow(decay):
+    weights = {name: each for name, each in model.named_parameters()}
+    for name, average in ema.named_parameters():  # <- EVL010
+        average.copy_(average * decay + weights[name] * (1 - decay))
+""",
+}
 LINT_CORRECT = {
+    "by name, with the buffers": """
+ema = copy.deepcopy(model).eval()
+
+@torch.no_grad()
+def follow(decay):
+    own, kept = dict(ema.named_parameters()), dict(ema.named_buffers())
+    for name, parameter in model.named_parameters():
+        own[name].lerp_(parameter, 1 - decay)
+    for name, buffer in model.named_buffers():
+        kept[name].copy_(buffer)
+""",
+    "shadow values that are put into the trained model": """
+class Shadow:
+    def __init__(self, net):
+        self.values = {name: each.detach().clone() for name, each in net.named_parameters()}
+    def update(self, net):
+        for name, each in net.named_parameters():
+            self.values[name].mul_(0.99).add_(each.detach(), alpha=0.01)
+    def apply(self, net):
+        for name, each in net.named_parameters():
+            each.data.copy_(self.values[name])
+backup = copy.deepcopy(model).eval()
+""",
+    "all values of the state": """
+ema = copy.deepcopy(model).eval()
+
+@torch.no_grad()
+def follow(decay):
+    own = ema.state_dict()
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            own[name].mul_(decay).add_(value, alpha=1 - decay)
+        else:
+            own[name].copy_(value)
+""",
+    "a plain copy by name": """
+target = copy.deepcopy(model).eval()
+
+@torch.no_grad()
+def sync():
+    own = dict(target.named_parameters())
+    for name, parameter in model.named_parameters():
+        own[name].copy_(parameter)
+""",
     "a teacher that is called in both modes": """
 ema = copy.deepcopy(model)
 

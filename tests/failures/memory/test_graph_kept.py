@@ -816,3 +816,279 @@ def test_the_fix_detaches_the_stored_value(lint_reports):
     (found,) = lint_reports(HEAD + FAULTY["an attribute of a class"][1], fixes=True)
     assert not found.autofix.safe, "a cut graph is never safe"
     assert [edit.text for edit in found.autofix.edits] == ["loss.detach()"]
+
+
+# Results of evaluations -------------------------------------------------------------------------------------------
+
+EVALUATED_HEAD = """
+import collections
+from dataclasses import dataclass, field
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+x, y, x_val, y_val = torch.randn(96, 6), torch.randn(96, 1), torch.randn(32, 6), torch.randn(32, 1)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters())
+held_out = [(x_val, y_val)] * 3
+
+def train_epoch(net, opt):
+    net.train()
+    for rows in torch.randperm(len(x)).split(16):
+        loss = F.mse_loss(net(x[rows]), y[rows])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return loss.item()
+
+def scores_of(net, a, b):
+    net.eval()
+    error = net(a) - b
+    return {"mse": error.pow(2).mean(), "mae": error.abs().mean()}
+"""
+KEPT_RESULTS = {
+    "rows of a history object": """
+class History:
+    def __init__(self):
+        self.rows = []
+    def log(self, epoch, train, scores):
+        self.rows.append({"epoch": epoch, "train": train, **scores})  # <- MEM001
+history = History()
+for epoch in range(60):
+    history.log(epoch, train_epoch(model, optimizer), scores_of(model, x_val, y_val))
+""",
+    "a dictionary of lists": """
+history = {"train": [], "val": []}
+for epoch in range(60):
+    history["train"].append(train_epoch(model, optimizer))
+    model.eval()
+    history["val"].append(F.mse_loss(model(x_val), y_val))  # <- MEM001
+""",
+    "lists that are made when they are needed": """
+history = collections.defaultdict(list)
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    for name, value in scores_of(model, x_val, y_val).items():
+        history[name].append(value)  # <- MEM001
+""",
+    "a total over the batches, in a trainer": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.losses = net, []
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def validate(self):
+        total = 0.0
+        for a, b in held_out:
+            total += F.mse_loss(self.net(a), b)
+        return total / len(held_out)
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            train_epoch(self.net, self.opt)
+            self.losses.append(self.validate())  # <- MEM001
+Trainer(model).fit(60)
+""",
+    "a closure": """
+def run(net, opt):
+    curve = []
+    def validate(epoch):
+        net.eval()
+        curve.append((epoch, F.mse_loss(net(x_val), y_val)))  # <- MEM001
+    for epoch in range(60):
+        train_epoch(net, opt)
+        validate(epoch)
+    return curve
+run(model, optimizer)
+""",
+    "a field of a dataclass": """
+@dataclass
+class Log:
+    val: list = field(default_factory=list)
+log = Log()
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    log.val.append(scores_of(model, x_val, y_val)["mse"])  # <- MEM001
+""",
+    "all outputs, by epoch": """
+outputs = {}
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    model.eval()
+    outputs[epoch] = model(x_val)  # <- MEM001
+""",
+    "functions that record, and one that makes the evaluation": """
+history, curves = [], {"val": []}
+def record(epoch, **metrics):
+    history.append(dict(epoch=epoch, **metrics))  # <- MEM001
+def keep(value):
+    curves["val"].append(value)  # <- MEM001
+def validate(net):
+    losses = []
+    for a, b in held_out:
+        losses.append(F.mse_loss(net(a), b))
+    return sum(losses) / len(losses)
+def make_check(net):
+    def check():
+        return validate(net)
+    return check
+check = make_check(model)
+for epoch in range(60):
+    train = train_epoch(model, optimizer)
+    record(epoch, train=train, val=validate(model))
+    keep(check())
+""",
+    "a callback": """
+class Validation:
+    def __init__(self):
+        self.log = {"loss": []}
+    def on_epoch_end(self, trainer):
+        trainer.net.eval()
+        self.log["loss"].append(F.mse_loss(trainer.net(x_val), y_val))  # <- MEM001
+class Trainer:
+    def __init__(self, net, callbacks):
+        self.net, self.callbacks = net, callbacks
+        self.opt = torch.optim.Adam(net.parameters())
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            train_epoch(self.net, self.opt)
+            for each in self.callbacks:
+                each.on_epoch_end(self)
+Trainer(model, [Validation()]).fit(60)
+""",
+    "now and then": """
+losses = []
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    if epoch % 5 == 0:
+        losses += [F.mse_loss(model(x_val), y_val)]  # <- MEM001
+""",
+}
+NOTHING_KEPT = {
+    "without gradients": """
+history = []
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    with torch.no_grad():
+        history.append(scores_of(model, x_val, y_val))
+""",
+    "a decorated function": """
+@torch.no_grad()
+def evaluate(net):
+    net.eval()
+    return F.mse_loss(net(x_val), y_val)
+history = []
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    history.append(evaluate(model))
+""",
+    "numbers": """
+history = {"val": [], "best": []}
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    scores = {name: value.item() for name, value in scores_of(model, x_val, y_val).items()}
+    history["val"].append(scores)
+    history["best"].append(float(scores_of(model, x_val, y_val)["mse"]))
+""",
+    "the best one": """
+best, state = None, {}
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    score = scores_of(model, x_val, y_val)["mse"]
+    if best is None or score < best:
+        best = score
+        state["score"] = score
+""",
+    "the last few": """
+recent = collections.deque(maxlen=5)
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    recent.append(scores_of(model, x_val, y_val))
+""",
+    "a list for each epoch": """
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    model.eval()
+    losses = []
+    for a, b in held_out:
+        losses.append(F.mse_loss(model(a), b))
+    print(torch.stack(losses).mean().item())
+""",
+    "classes": """
+classes = []
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    model.eval()
+    classes.append(model(x_val).argmax(1))
+""",
+    "a list that is emptied": """
+losses = []
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    losses.append(scores_of(model, x_val, y_val)["mse"])
+    if len(losses) == 5:
+        print(sum(losses).item())
+        losses.clear()
+""",
+    "values of an episode that train the critic": """
+values, rewards = [], []
+for step in range(60):
+    values.append(model(x[step : step + 1]))
+    rewards.append(y[step])
+    if step % 10 == 9:
+        loss = F.mse_loss(torch.stack(values[-10:]), torch.stack(rewards[-10:])[:, None])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "a meta-objective over all tasks": """
+for step in range(60):
+    losses = []
+    for a, b in held_out:
+        train_epoch(model, optimizer)
+        losses.append(F.mse_loss(model(a), b))
+    optimizer.zero_grad()
+    sum(losses).backward()
+    optimizer.step()
+""",
+    "after the training": """
+for epoch in range(60):
+    train_epoch(model, optimizer)
+results = []
+for a, b in held_out:
+    results.append(scores_of(model, a, b))
+""",
+    "another model that nothing trains": """
+teacher = nn.Linear(6, 1)
+kept = []
+for epoch in range(60):
+    train_epoch(model, optimizer)
+    teacher.eval()
+    kept.append(teacher(x_val))
+""",
+    "a model without gradients at the end": """
+class Judge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+    def forward(self, inputs):
+        return self.layer(inputs)
+    @torch.no_grad()
+    def predict(self, inputs):
+        return self(inputs)
+judge = Judge()
+opt, kept = torch.optim.Adam(judge.parameters()), []
+for epoch in range(60):
+    train_epoch(judge, opt)
+    judge.eval()
+    kept.append(judge.predict(x_val))
+""",
+}
+
+
+@pytest.mark.parametrize("name", KEPT_RESULTS)
+def test_lint_reports_kept_results_of_evaluations(lint_reports, name):
+    lint_reports(EVALUATED_HEAD + KEPT_RESULTS[name])
+
+
+@pytest.mark.parametrize("name", NOTHING_KEPT)
+def test_lint_accepts_other_results(lint_is_clean, name):
+    lint_is_clean(EVALUATED_HEAD + NOTHING_KEPT[name], "MEM001")

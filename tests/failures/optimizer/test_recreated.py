@@ -698,21 +698,6 @@ members = [Member() for _ in range(4)]
 for member in members:
     member.fit()
 """,
-    "a decaying learning rate": """
-rate = 0.1
-for number in range(20):
-    optimizer = optim.Adam(model.parameters(), lr=rate)
-    epoch(optimizer, model, loader)
-    rate *= 0.9
-""",
-    "a rate that depends on the epoch, in a function": """
-def train(number):
-    rate = 0.1 if number < 10 else 0.01
-    optimizer = optim.Adam(model.parameters(), lr=rate)
-    epoch(optimizer, model, loader)
-for number in range(20):
-    train(number)
-""",
     "reinitialised weights": """
 def reset(module):
     if isinstance(module, nn.Linear):
@@ -897,6 +882,130 @@ for seed in range(20):
     optimizer.zero_grad()
     F.cross_entropy(net(x), torch.zeros(96).long()).backward()
     optimizer.step()
+""",
+}
+
+LINT_FINDS |= {
+    "a rate computed in every iteration, with groups": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+    def forward(self, inputs):
+        return self.head(self.body(inputs).relu())
+def train(net, batches, steps=400, rate=0.01):
+    stream = iter(batches)
+    for i in range(1, steps + 1):
+        net.train()
+        factor = (1 + 10 * i / steps) ** 0.75
+        optimizer = optim.SGD([  # <- OPT004
+            {"params": net.body.parameters()},
+            {"params": net.head.parameters(), "lr": rate * 2 / factor},
+        ], lr=rate / factor, momentum=0.9)
+        try:
+            a, b = next(stream)
+        except StopIteration:
+            stream = iter(batches)
+            a, b = next(stream)
+        optimizer.zero_grad()
+        F.cross_entropy(net(a), b).backward()
+        optimizer.step()
+train(Net(), loader)
+""",
+    "a rate that each batch lowers": """
+rate = 0.1
+for a, b in loader:
+    optimizer = optim.Adam(model.parameters(), rate)  # <- OPT004
+    optimizer.zero_grad()
+    F.cross_entropy(model(a), b).backward()
+    optimizer.step()
+    rate *= 0.999
+""",
+    "a rate of the epoch": """
+for number in range(20):
+    optimizer = optim.Adam(model.parameters(), lr=0.1 * 0.9 ** number)  # <- OPT004
+    epoch(optimizer, model, loader)
+""",
+    "a decaying rate": """
+rate = 0.1
+for number in range(20):
+    optimizer = optim.SGD(model.parameters(), lr=rate, momentum=0.9)  # <- OPT004
+    epoch(optimizer, model, loader)
+    rate *= 0.9
+""",
+    "a rate that depends on the epoch, in a function": """
+def train(number):
+    rate = 0.1 if number < 10 else 0.01
+    optimizer = optim.Adam(model.parameters(), lr=rate)  # <- OPT004
+    epoch(optimizer, model, loader)
+for number in range(20):
+    train(number)
+""",
+    "a rate from a function of the step": """
+def rate_at(step):
+    return 0.1 * min(1.0, step / 100)
+step = 0
+while step < 400:
+    rows = torch.randint(0, 96, (16,))
+    opt = optim.RMSprop(params=model.parameters(), lr=rate_at(step), momentum=0.9)  # <- OPT004
+    loss = F.cross_entropy(model(x[rows]), data.tensors[1][rows])
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    step += 1
+""",
+}
+LINT_IGNORES |= {
+    "a rate for each stage, by number": """
+rates = [0.1, 0.01, 0.001, 0.0001]
+for stage in range(4):
+    optimizer = optim.SGD(model.parameters(), lr=rates[stage], momentum=0.9)
+    epoch(optimizer, model, loader)
+""",
+    "a smaller rate for each task": """
+loaders = [DataLoader(Subset(data, range(i, 96, 4)), batch_size=8) for i in range(4)]
+for task in range(4):
+    optimizer = optim.Adam(model.parameters(), lr=0.01 / (task + 1))
+    for a, b in loaders[task]:
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+    "stages of many steps with a decaying rate": """
+for stage in range(5):
+    optimizer = optim.Adam(model.parameters(), lr=0.01 * 0.5 ** stage)
+    for step in range(1000):
+        a, b = next(iter(loader))
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+    "a range test that starts from the same weights": """
+start = copy.deepcopy(model.state_dict())
+for step in range(50):
+    model.load_state_dict(start)
+    optimizer = optim.Adam(model.parameters(), lr=1e-6 * 1.3 ** step)
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), torch.zeros(96).long()).backward()
+    optimizer.step()
+""",
+    "plain SGD with a decaying rate": """
+for step in range(400):
+    optimizer = optim.SGD(model.parameters(), lr=0.1 / (1 + step))
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), torch.zeros(96).long()).backward()
+    optimizer.step()
+""",
+    "other momentum and other betas": """
+for trial in range(5):
+    optimizer = optim.Adam(model.parameters(), lr=0.1 / (1 + trial), betas=(0.5 + trial / 20, 0.999))
+    epoch(optimizer, model, loader)
+""",
+    "other parameters in each iteration": """
+layers = [model[0], model[2]]
+for number in range(20):
+    optimizer = optim.Adam(layers[number % 2].parameters(), lr=0.1 * 0.9 ** number)
+    epoch(optimizer, model, loader)
 """,
 }
 

@@ -1103,3 +1103,261 @@ def test_lint_reports_totals_stepped_per_epoch(lint_reports, name):
 @pytest.mark.parametrize("name", TOTALS_FINE)
 def test_lint_accepts_lengths_in_the_unit_of_their_steps(lint_is_clean, name):
     lint_is_clean(HEAD + TOTALS_FINE[name])
+
+
+# Schedules of the program's own -----------------------------------------------------------------------------------
+
+OWN_HEAD = """
+import math
+from dataclasses import dataclass
+from functools import partial
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+
+class WarmupCosine:
+    def __init__(self, opt, warmup, total, lowest=0.0):
+        self.opt, self.warmup, self.total, self.lowest = opt, warmup, total, lowest
+        self.base = [g["lr"] for g in opt.param_groups]
+        self.t = 0
+    def factor(self):
+        if self.t < self.warmup:
+            return (self.t + 1) / self.warmup
+        done = min(1.0, (self.t - self.warmup) / max(1, self.total - self.warmup))
+        return 0.5 * (1 + math.cos(math.pi * done))
+    def step(self):
+        self.t += 1
+        for g, b in zip(self.opt.param_groups, self.base):
+            g["lr"] = self.lowest + (b - self.lowest) * self.factor()
+
+def shape(step, warmup, total):
+    if step < warmup:
+        return step / warmup
+    progress = float(step - warmup) / float(max(1, total - warmup))
+    return max(0.0, 1 - progress)
+
+def batch(net, opt, k):
+    opt.zero_grad()
+    nn.functional.mse_loss(net(x[k]), y[k]).backward()
+    opt.step()
+"""
+OWN_PER_BATCH = {
+    "a class, in a trainer with settings": """
+@dataclass
+class Config:
+    epochs: int = 30
+    warmup: int = 3
+class Trainer:
+    def __init__(self, net, cfg):
+        self.net, self.cfg = net, cfg
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.sched = WarmupCosine(self.opt, cfg.warmup, cfg.epochs)
+    def train_batch(self, k):
+        batch(self.net, self.opt, k)
+        self.sched.step()  # <- SCH007
+    def fit(self):
+        for epoch in range(1, self.cfg.epochs + 1):
+            for k in torch.randperm(96).split(16):
+                self.train_batch(k)
+Trainer(nn.Linear(6, 1), Config()).fit()
+""",
+    "a lambda that calls a function": """
+def main(epochs=20):
+    net = nn.Linear(6, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    sched = LambdaLR(opt, lambda e: shape(e, 2, epochs))
+    for epoch in range(epochs):
+        for k in torch.randperm(96).split(16):
+            batch(net, opt, k)
+            sched.step()  # <- SCH007
+main()
+""",
+    "bound arguments": """
+EPOCHS = 20
+net = nn.Linear(6, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = LambdaLR(opt, partial(shape, warmup=2, total=EPOCHS))
+for epoch in range(EPOCHS):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()  # <- SCH007
+""",
+    "a closure": """
+def decay(opt, num_epochs):
+    def factor(epoch):
+        return (1 - epoch / num_epochs) ** 0.9
+    return LambdaLR(opt, factor)
+net, num_epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = decay(opt, num_epochs)
+for epoch in range(num_epochs):
+    for start in range(0, 96, 16):
+        batch(net, opt, slice(start, start + 16))
+        sched.step()  # <- SCH007
+""",
+    "a scheduler class of PyTorch": """
+class Poly(LRScheduler):
+    def __init__(self, optimizer, last):
+        self.last = last
+        super().__init__(optimizer)
+    def get_lr(self):
+        return [b * (1 - self.last_epoch / self.last) for b in self.base_lrs]
+net, epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = Poly(opt, epochs)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()  # <- SCH007
+""",
+}
+OWN_PER_BATCH |= {
+    "numbers": """
+net = nn.Linear(6, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = WarmupCosine(opt, 3, 30)
+for epoch in range(30):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()  # <- SCH007
+""",
+}
+OWN_PER_BATCH_FINE = {
+    "a warm-up of some updates": """
+class WarmUp:
+    def __init__(self, opt, steps):
+        self.opt, self.steps, self.t, self.base = opt, steps, 0, 0.1
+    def step(self):
+        self.t += 1
+        for group in self.opt.param_groups:
+            group["lr"] = self.base * min(1.0, self.t / self.steps)
+net = nn.Linear(6, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = WarmUp(opt, 100)
+for epoch in range(100):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+    "once per epoch": """
+net, epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = WarmupCosine(opt, 2, epochs)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+    sched.step()
+""",
+    "the number of updates": """
+net, epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = WarmupCosine(opt, 12, epochs * 6)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+    "multiplied in the class": """
+class Poly:
+    def __init__(self, opt, epochs, batches):
+        self.opt, self.epochs, self.t = opt, epochs * batches, 0
+        self.base = opt.param_groups[0]["lr"]
+    def step(self):
+        self.t += 1
+        self.opt.param_groups[0]["lr"] = self.base * (1 - self.t / self.epochs)
+net, epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = Poly(opt, epochs, 6)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+    "the counter is converted": """
+class Poly:
+    def __init__(self, opt, epochs, batches):
+        self.opt, self.epochs, self.batches, self.t = opt, epochs, batches, 0
+        self.base = opt.param_groups[0]["lr"]
+    def step(self):
+        self.t += 1
+        self.opt.param_groups[0]["lr"] = self.base * (1 - self.t / self.batches / self.epochs)
+net, epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = Poly(opt, epochs, 6)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+    "the step is converted first": """
+net, epochs = nn.Linear(6, 1), 20
+def factor(step):
+    epoch = step / 6
+    return 1 - epoch / epochs
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = LambdaLR(opt, factor)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+    "parts of an epoch": """
+class Poly:
+    def __init__(self, opt, epochs, batches):
+        self.opt, self.epochs, self.batches, self.t = opt, epochs, batches, 0.0
+        self.base = opt.param_groups[0]["lr"]
+    def step(self):
+        self.t += 1 / self.batches
+        self.opt.param_groups[0]["lr"] = self.base * (1 - self.t / self.epochs)
+net, epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = Poly(opt, epochs, 6)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+    "a warm-up of as many updates as there are epochs": """
+net, epochs, warmup = nn.Linear(6, 1), 5, 5
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = WarmupCosine(opt, warmup, 5 * 6)
+for epoch in range(epochs):
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+    "one cycle in each epoch": """
+net, epochs = nn.Linear(6, 1), 20
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(epochs):
+    sched = WarmupCosine(opt, 1, 6)
+    for k in torch.randperm(96).split(16):
+        batch(net, opt, k)
+        sched.step()
+""",
+}
+OWN_PER_EPOCH = {
+    "a class over all batches": """
+net, epochs = nn.Linear(6, 1), 20
+batches = torch.arange(96).split(16)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = WarmupCosine(opt, 12, epochs * len(batches))
+for epoch in range(epochs):
+    for k in batches:
+        batch(net, opt, k)
+    sched.step()  # <- SCH007
+""",
+}
+
+
+@pytest.mark.parametrize("script", [*OWN_PER_BATCH.values(), *OWN_PER_EPOCH.values()])
+def test_lint_reports_own_schedules_in_other_units(lint_reports, script):
+    lint_reports(OWN_HEAD + script)
+
+
+@pytest.mark.parametrize("name", OWN_PER_BATCH_FINE)
+def test_lint_accepts_own_schedules(lint_is_clean, name):
+    lint_is_clean(OWN_HEAD + OWN_PER_BATCH_FINE[name], "SCH007")

@@ -291,3 +291,131 @@ def test_lint_reports_the_marked_line(lint_reports, name):
 @pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
 def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
     lint_is_clean(DATA + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])
+
+
+# Schedules of the program's own -----------------------------------------------------------------------------------
+
+OWN_HEAD = (
+    DATA
+    + """
+class Decay:
+    def __init__(self, opt, warmup, total, power=1.0):
+        self.opt, self.warmup, self.total, self.power = opt, max(1, warmup), total, power
+        self.base, self.last = [g["lr"] for g in opt.param_groups], 0
+    def factor(self):
+        if self.last < self.warmup:
+            return (self.last + 1) / self.warmup
+        return (max(0, self.total - self.last) / (self.total - self.warmup)) ** self.power
+    def step(self):
+        self.last += 1
+        for g, b in zip(self.opt.param_groups, self.base):
+            g["lr"] = b * self.factor()
+"""
+)
+OWN = {
+    "a class, the update in the other arm": """
+import argparse
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--every", type=int, default=4)
+    args = parser.parse_args()
+    total = len(loader) * EPOCHS // args.every
+    sched = Decay(optimizer, int(total * 0.1), total, power=2)
+    count = 0
+    for epoch in range(EPOCHS):
+        for a, b in loader:
+            count += 1
+            waits = count % args.every != 0
+            loss = F.mse_loss(model(a), b) / args.every
+            if waits:
+                loss.backward()
+            else:
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            sched.step()  # <- SCH002
+main()
+""",
+    "a lambda": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / UPDATES))
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()  # <- SCH002
+""",
+    "a function in a trainer": """
+class Trainer:
+    def __init__(self, net, every, epochs):
+        self.net, self.every, self.epochs = net, every, epochs
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        per_epoch = -(-len(loader) // every)
+        self.steps = epochs * per_epoch
+        self.sched = lr_scheduler.LambdaLR(self.opt, self.factor)
+    def factor(self, step):
+        return 1.0 - step / self.steps
+    def fit(self):
+        for epoch in range(self.epochs):
+            for i, (a, b) in enumerate(loader):
+                (F.mse_loss(self.net(a), b) / self.every).backward()
+                if (i + 1) % self.every == 0:
+                    self.opt.step()
+                    self.opt.zero_grad()
+                self.sched.step()  # <- SCH002
+Trainer(model, K, EPOCHS).fit()
+""",
+}
+OWN_FINE = {
+    "stepped with the update": """
+sched = Decay(optimizer, 1, UPDATES)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            sched.step()
+""",
+    "a length in micro-batches": """
+sched = Decay(optimizer, 1, EPOCHS * len(loader))
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        sched.step()
+""",
+    "the counter is divided too": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - (step // K) / UPDATES))
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()
+""",
+    "a length that is multiplied again": """
+sched = Decay(optimizer, 1, UPDATES * K)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        sched.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_lint_reports_own_schedules_per_micro_batch(lint_reports, name):
+    lint_reports(OWN_HEAD + OWN[name])
+
+
+@pytest.mark.parametrize("name", OWN_FINE)
+def test_lint_accepts_own_schedules(lint_is_clean, name):
+    lint_is_clean(OWN_HEAD + OWN_FINE[name], "SCH002")

@@ -411,6 +411,8 @@ class Calls:
             is_name = isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
             if value is None and each.value is not None and is_name and "**" not in keyword:
                 value = self.interpreter.evaluator.evaluate(each.value)  # the name of a class in a registry, say
+            elif value is None and _makes_collection(each.value):
+                value = self.interpreter.evaluator.evaluate(ast.copy_location(ast.List([], ast.Load()), each.value))
             elif value is None:
                 value = unknown_value(each)
                 value.kind = self.interpreter.evaluator.annotated_kind(each.annotation) or value.kind
@@ -470,6 +472,12 @@ class Calls:
 
 
 @lru_cache(maxsize=1024)
+def _makes_collection(default: ast.expr | None) -> bool:
+    """Return True for a field that starts as an empty list or dictionary: ``field(default_factory=list)``."""
+    factories = [each.value for each in getattr(default, "keywords", ()) if each.arg == "default_factory"]
+    return any(isinstance(each, ast.Name) and each.id in ("list", "dict") for each in factories)
+
+
 def _methods(definition: ast.ClassDef) -> dict[str, Any]:
     methods = [each for each in definition.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {each.name: each for each in reversed(methods)}  # the first one of equal names

@@ -23,6 +23,8 @@ class _Assigned(NamedTuple):
     value: ast.expr
     position: int | None
     """Position in the tuple that the value is; None if the target gets the value itself."""
+    inner: int | None = None
+    """Position in the tuple at this position: ``(a, b), c = f()``."""
 
 
 def origins(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.expr]:
@@ -301,6 +303,8 @@ def _assignments(definition: Any) -> dict[str, list[_Assigned]]:
             for number, item in enumerate(items):
                 assigned = _Assigned(each, value, number if item is not target else None)
                 found.setdefault(dotted_name(item) or ast.unparse(item), []).append(assigned)
+                for position, part in enumerate(item.elts if isinstance(item, ast.Tuple) else ()):
+                    found.setdefault(dotted_name(part), []).append(assigned._replace(inner=position))
     return found
 
 
@@ -321,11 +325,18 @@ def _own_nodes(definition: Any) -> Iterator[ast.stmt]:
 def _parts(source: SourceFile, assigned: _Assigned) -> list[ast.expr]:
     """Return the expressions that an assignment gives to its target."""
     value, position = assigned.value, assigned.position
+    if assigned.inner is not None:
+        outer = _parts(source, assigned._replace(inner=None))
+        return [each.elts[assigned.inner] for each in outer if _has_item(each, assigned.inner)]  # type: ignore[attr-defined]
     if position is None:
         return [value]
     if isinstance(value, ast.Tuple | ast.List):
         return value.elts[position : position + 1]
     return _returned(source, value, position) if isinstance(value, ast.Call) else []
+
+
+def _has_item(node: ast.expr, position: int) -> bool:
+    return isinstance(node, ast.Tuple | ast.List) and position < len(node.elts)
 
 
 def _returned(source: SourceFile, call: ast.Call, position: int | None) -> list[ast.expr]:

@@ -18,9 +18,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: labels that are ``load_iris`` or ``load_wine``, or are joined from
-    equal labels (``zeros`` and ``ones``, ``[0] * n + [1] * n``, ``repeat``), are split into ``y[:n]`` and ``y[n:]``,
-    and no earlier line draws a random order. Or such labels go through ``KFold`` or ``train_test_split`` without a
-    shuffle.
+    equal labels (``zeros`` and ``ones``, ``[0] * n + [1] * n``, ``repeat``, also in a loop over the classes), are split
+    into ``y[:n]`` and ``y[n:]``, and no earlier line draws a random order. Or such labels go through ``KFold`` or
+    ``train_test_split`` without a shuffle.
 
 References
     sklearn.model_selection.train_test_split,
@@ -34,26 +34,17 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, is_label
 from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.sorted_labels import sorted_origin
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_SORTED_DATA: Final = frozenset(("load_iris", "load_wine"))
-_JOINING: Final = frozenset(("cat", "concatenate", "hstack", "concat", "r_", "vstack"))
-_CONSTANT: Final = frozenset(("zeros", "ones", "full"))
-_CONVERSIONS: Final = frozenset((
-    "tensor", "from_numpy", "as_tensor", "LongTensor", "FloatTensor", "Tensor", "array", "asarray",
-))  # fmt: skip
-_METHODS: Final = frozenset(
-    ("astype", "long", "float", "to", "view", "reshape", "unsqueeze", "numpy", "copy", "flatten")
-)
 _RANDOM: Final = frozenset((
     "randperm", "permutation", "permuted", "shuffle", "train_test_split", "random_split", "choice", "sample", "argsort",
 ))  # fmt: skip
 _UNKNOWN: Final = re.compile(
     r"outlier|anomal|novel|ood|open.?set|unseen|zero.?shot|continual|task|increment", re.IGNORECASE
 )
-MAX_DEPTH: Final = 6
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -79,7 +70,7 @@ def _splits_at_position(source: SourceFile) -> Iterator[Hit]:
             rest = found.get(text.replace("False ", "True ", 1)) if text.startswith("False ") else None
             if rest is None or _is_mixed(source, first):
                 continue
-            origin = _sorted_origin(source, first.value, MAX_DEPTH)
+            origin = sorted_origin(source, first.value)
             if origin is not None:
                 yield Hit(
                     message=f"`{ast.unparse(first.value)}` is sorted by class, and split at a position: "
@@ -100,7 +91,7 @@ def _unshuffled_splits(source: SourceFile) -> Iterator[Hit]:
         else:
             continue
         for each in labels[:1]:
-            origin = None if _is_mixed(source, each) else _sorted_origin(source, each, MAX_DEPTH)
+            origin = None if _is_mixed(source, each) else sorted_origin(source, each)
             if origin is not None:
                 yield Hit(
                     message=f"`{ast.unparse(each)}` is sorted by class, and `{last_name(call.func)}` does not shuffle "
@@ -133,72 +124,6 @@ def _is_mixed(source: SourceFile, node: ast.expr) -> bool:
     drawn = [e for e in source.all_calls if last_name(e.func) in _RANDOM and e.lineno <= node.lineno]
     drawn = [each for each in drawn if _shuffles(each) != [False]]
     return any(source.module_of(each.lineno) is source.module_of(node.lineno) for each in drawn)
-
-
-def _sorted_origin(source: SourceFile, node: ast.expr, depth: int) -> ast.expr | None:
-    """Return the expression that makes labels in the order of their classes; None if it is unknown."""
-    if _is_sorted(node):
-        return node
-    inner: Any = None
-    match node:
-        case ast.Attribute(attr="target", value=inner):
-            pass
-        case ast.Call(func=func, args=[inner, *_]) if last_name(func) in _CONVERSIONS:
-            pass
-        case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in _METHODS:
-            pass
-        case ast.Name() | ast.Attribute():
-            values = possible_values(source, node) or _unpacked(source, node)
-            inner = values[0] if len(values) == 1 else None
-        case _:
-            pass
-    return None if inner is None or inner is node or not depth else _sorted_origin(source, inner, depth - 1)
-
-
-def _is_sorted(node: ast.expr) -> bool:
-    """Return True for an expression that lists one class after the other."""
-    match node:
-        case ast.Call(func=func) if last_name(func) in _SORTED_DATA:
-            return True
-        case ast.Call(func=func, args=[ast.List(elts=items) | ast.Tuple(elts=items), *_]) if (
-            last_name(func) in _JOINING
-        ):
-            return len(items) > 1 and all(map(_is_constant, items))
-        case ast.BinOp(op=ast.Add(), left=left, right=right):
-            return _is_constant(left) and _is_constant(right)
-        case ast.Call(func=ast.Attribute(attr="repeat", value=ast.Name(id="np" | "numpy"))):
-            return True
-        case ast.Call(func=ast.Attribute(attr="repeat_interleave")):
-            return True
-        case _:
-            return False
-
-
-def _unpacked(source: SourceFile, node: ast.expr) -> list[ast.expr]:
-    """Return the call in ``x, y = load_iris(return_X_y=True)``."""
-    name = last_name(node)
-    return [
-        each.value
-        for each in source.nodes_of(ast.Assign)
-        for target in each.targets
-        if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Call)
-        if any(last_name(item) == name for item in target.elts)
-    ]
-
-
-def _is_constant(node: ast.expr) -> bool:
-    """Return True for labels that are all equal: ``torch.zeros(50)``, ``[1] * 50``."""
-    match node:
-        case ast.Call(func=func) if last_name(func) in _CONSTANT:
-            return True
-        case ast.Call(func=ast.Attribute(value=inner)) if last_name(node.func) in _METHODS:
-            return _is_constant(inner)
-        case ast.BinOp(op=ast.Mult(), left=ast.List(elts=[ast.Constant()])):
-            return True
-        case ast.BinOp(op=ast.Mult() | ast.Add(), left=left, right=ast.Constant()):
-            return _is_constant(left)
-        case _:
-            return False
 
 
 RULE = Rule(required_words=("load_iris|load_wine|zeros(|[0]|repeat", "[:|KFold(|shuffle=False", "torch"), find=find)

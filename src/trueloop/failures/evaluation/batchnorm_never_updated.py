@@ -26,9 +26,9 @@ How it is detected
     In a run, the sanitizer reports a model that is called in eval mode if its weights have changed between two calls,
     it gets no gradients, and every BatchNorm layer has mean 0, variance 1 and no batch counted. An average that is
     called only once, at the end, is reported if it was seen to follow the trained weights during the training. The
-    linter reports a loop over the parameters of a copy in eval mode that averages them, in either order and also in a
-    function or class that gets the copy, if the program has BatchNorm layers and nowhere copies buffers or statistics.
-    A copy is a ``deepcopy``, or a new model that loads the ``state_dict()`` of the trained one once.
+    linter reports a loop over the parameters of a copy in eval mode that averages them, in either order or by name, and
+    also in a function or class that gets the copy, if the program has BatchNorm layers and nowhere copies buffers or
+    statistics. A copy is a ``deepcopy``, or a new model that loads the ``state_dict()`` of the trained one once.
 
 References
     CuriousAI/mean-teacher#9, "batchnorm of EMA model may be using the default 0-mean and 1-var",
@@ -177,12 +177,63 @@ def _averaged_pairs(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr, ast
                         yield loop, ema, model
             case _:
                 pass
+        yield from _pairs_by_name(source, loop)
     for call in source.all_calls:
         if last_name(call.func) != "_foreach_lerp_" or len(call.args) < 2:
             continue
         ema, model = _owner(call.args[0]), _owner(call.args[1])
         if ema is not None and model is not None:
             yield call, ema, model
+
+
+def _pairs_by_name(source: SourceFile, loop: ast.For) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
+    """Yield a loop that looks the parameters of one model up by name: ``own[name].lerp_(parameter, 0.1)``."""
+    key = last_name(loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target)
+    owners: dict[str, ast.expr] = {}
+    table = loop.iter.func.value if _is_method(loop.iter, "items") else loop.iter  # type: ignore[attr-defined]
+    iterated = _owner(table) or _owner_of_table(source, table)
+    if iterated is not None and isinstance(loop.target, ast.Tuple):
+        owners[_variable(loop.target)] = iterated
+    for each in nodes_in(loop, ast.Subscript):
+        owner = _owner_of_table(source, each.value) if getattr(each.slice, "id", "") == key else None
+        owners |= {ast.unparse(each): owner} if owner is not None else {}
+    is_mixed = any(isinstance(each.op, ast.Mult) for each in nodes_in(loop, ast.BinOp))
+    for average, by_copy in _changes(loop) if len(owners) > 1 else ():
+        others = [each for text, each in owners.items() if text != average and average in owners]
+        if others and (is_mixed or not by_copy):
+            yield loop, owners[average], others[0]
+            return
+
+
+def _is_method(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
+
+
+def _owner_of_table(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return the model of ``dict(model.named_parameters())``."""
+    for each in origins(source, node):
+        match each:
+            case ast.Call(func=func, args=[inner]) if last_name(func) in ("dict", "OrderedDict"):
+                return _owner(inner)
+            case ast.DictComp(generators=[one]):
+                return _owner(one.iter)
+            case _:
+                pass
+    return None
+
+
+def _changes(loop: ast.For) -> Iterator[tuple[str, bool]]:
+    """Yield what a loop changes in place, and whether by a copy or an assignment."""
+    for call in nodes_in(loop, ast.Call):
+        if last_name(call.func) in _AVERAGING and isinstance(call.func, ast.Attribute):
+            node: ast.expr = call.func.value
+            while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                node = node.func.value  # own[name].mul_(decay).add_(parameter)
+            yield ast.unparse(node).removesuffix(".data"), call.func.attr == "copy_"
+    for assignment in nodes_in(loop, ast.Assign):
+        for target in assignment.targets:
+            if isinstance(target, ast.Attribute) and target.attr == "data":
+                yield ast.unparse(target.value), True
 
 
 def _variable(target: ast.expr) -> str:
@@ -242,7 +293,10 @@ def _averages(loop: ast.For, average: str, weight: str) -> bool:
     return names.count(average) > 1 and names.count(weight) > 1 and numbers and bool(changes or assigned)
 
 
-RULE = Rule(required_words=("deepcopy|.load_state_dict(", "parameters()", "zip(|_foreach_lerp_", ".eval()"), find=find)
+RULE = Rule(
+    required_words=("deepcopy|.load_state_dict(", "parameters()", "zip(|_foreach_lerp_|named_parameters()", ".eval()"),
+    find=find,
+)
 
 BAD = """
 import copy

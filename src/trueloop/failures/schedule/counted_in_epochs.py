@@ -40,7 +40,8 @@ How it is detected
     need", ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also
     reports a rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch, and a
     scheduler that each batch steps although its length is the number of epochs, its milestones are at most that
-    number, or its step size is, if the rate then falls to half or less.
+    number, or its step size is, if the rate then falls to half or less. The length of a ``LambdaLR``, or of a class
+    that sets the learning rate itself, is a number by which it divides the number of its steps.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -66,6 +67,8 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.queries.class_instances import called_function, enclosing_loops
 from trueloop.analysis.queries.loops import is_batch_loop
+from trueloop.analysis.queries.own_schedules import OwnAdvance, functions_of_lambda, own_advances
+from trueloop.analysis.queries.possible_values import known_integer, origins
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import counts_batches, counts_updates, schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -251,7 +254,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _lengths_in_source(source: SourceFile, scheduler: AbstractValue) -> list[ast.AST]:
     """Return the expressions of a schedule's lengths, and the function of a LambdaLR."""
     lengths = [each.node for each in schedule_lengths(scheduler) if isinstance(each.node, ast.expr)]
-    return [*lengths, *(each for each in _lambda_parts(source, scheduler) if not _converts_epochs(each))]
+    return [*lengths, *(each for each in functions_of_lambda(source, scheduler) if not _converts_epochs(each))]
 
 
 def _limits(loop: Loop) -> set[str]:
@@ -271,23 +274,12 @@ def _converts_epochs(function: Any) -> bool:
     )
 
 
-def _lambda_parts(source: SourceFile, scheduler: AbstractValue) -> list[ast.AST]:
-    """Return the function that a LambdaLR gets, and the functions and classes that it names; [] for others."""
-    function = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
-    if scheduler.name.rpartition(".")[2] != "LambdaLR" or function is None:
-        return []
-    if isinstance(function.node, ast.FunctionDef):
-        return [function.node]
-    names = {last_name(each) for each in nodes_in(function.node, ast.Name, ast.Attribute)}
-    return [function.node, *(e for e in source.nodes_of(ast.FunctionDef, ast.ClassDef) if e.name in names)]
-
-
 def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
     """Return True for a LambdaLR whose function, or class, multiplies the step by ``warmup ** -1.5``.
 
     A function that is passed by its name may count epochs.
     """
-    parts = _lambda_parts(source, scheduler)
+    parts = functions_of_lambda(source, scheduler)
     return not any(isinstance(each, ast.FunctionDef) for each in parts[:1]) and any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and ast.unparse(each.right) == "-1.5"
         for part in parts
@@ -307,6 +299,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, warm-ups by hand in each epoch, and schedules of epochs that each batch steps."""
     yield from find(source)
     yield from _restarted_warm_ups(source)
+    yield from _own_schedules(source)
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
         is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
@@ -327,6 +320,70 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 node=advance.node,
                 related=((scheduler.node, "the scheduler's length"),),
             )
+
+
+def _own_schedules(source: SourceFile) -> Iterator[Hit]:
+    """Yield the steps of the program's own schedules per batch with a length in epochs, or the other way round."""
+    reported = set[int]()
+    for advance in own_advances(source):
+        operation, loops = advance.operation, advance.operation.loops
+        if id(advance.call) in reported or not advance.lengths or not loops or loops[-1].runs_at_most_once():
+            continue
+        steps = source.ops_in_loop(loops[-1], OpKind.STEP, root=operation.entry_point)
+        own = [each for each in steps if any(each.subject.may_alias(e) for e in advance.optimizers)]
+        is_per_batch = any(each.same_iteration_as(operation) and each.branches == operation.branches for each in own)
+        length = _own_length(source, advance, loops[-2]) if is_per_batch and len(loops) > 1 else None
+        if length is not None and operation.is_unconditional_in(loops[-1]):
+            reported.add(id(advance.call))
+            yield Hit(
+                message=f"`{ast.unparse(advance.call)}` runs once per batch, but `{ast.unparse(length)}`, the length "
+                "of the schedule, is the number of epochs: it ends within the first batches.",
+                node=advance.call,
+                related=((length, "the schedule's length"),),
+            )
+        is_inner = bool(own) and all(len(each.loops) > len(loops) for each in own)
+        is_own = operation.kind is OpKind.SET_ATTRIBUTE  # `find` reports the others
+        if is_inner and is_own and counts_updates(source, advance.lengths, _limits(loops[-1])):
+            reported.add(id(advance.call))
+            yield Hit(
+                message=f"`{ast.unparse(advance.call)}` runs once per epoch, but the length of the schedule is counted "
+                "in updates: it hardly changes the learning rate.",
+                node=advance.call,
+                related=((advance.lengths[0], "the schedule's length"),),
+            )
+
+
+def _own_length(source: SourceFile, advance: OwnAdvance, loop: Loop) -> ast.expr | None:
+    """Return the length of a schedule that is the number of iterations of a loop; None if any counts batches."""
+    count = _epoch_count(loop)
+    epochs = list(origins(source, count)) if count is not None else []
+    nodes, paths = {id(each) for each in epochs}, {_path(each) for each in epochs} - {""}
+    found: ast.expr | None = None
+    for length in advance.lengths:
+        values = list(origins(source, length))
+        if any(isinstance(each, ast.BinOp) or counts_batches(each) for each in values[1:]):
+            return None
+        last = values[1:] or values  # an attribute may have the name of another number
+        if any(id(each) in nodes or _path(each) in paths for each in last):
+            found = found or length
+    numbers = [known_integer(source, each) or 0 for each in advance.lengths]
+    has_warm_up = 0 not in numbers and len(set(numbers)) > 1  # a warm-up alone may take any number of updates
+    is_longest = has_warm_up and max(numbers) == loop.trip_count()
+    return found or (advance.lengths[numbers.index(max(numbers))] if is_longest else None)
+
+
+def _epoch_count(loop: Loop) -> ast.expr | None:
+    """Return the number of iterations of a loop over ``range(n)`` or ``range(1, n + 1)``, if it is a variable."""
+    call: Any = loop.iterable.node if loop.iterable is not None and _trip_counts(loop) else None
+    match getattr(call, "args", ()):
+        case [ast.Constant(value=1), ast.BinOp(left=count, op=ast.Add(), right=ast.Constant(value=1))]:
+            return count
+        case [(ast.Name() | ast.Attribute() | ast.Subscript()) as count]:
+            return count
+        case [_, (ast.Name() | ast.Attribute() | ast.Subscript()) as count]:
+            return count
+        case _:
+            return None
 
 
 def _length_in_epochs(scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
@@ -496,9 +553,7 @@ def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     return is_len and loader is not None and any(each.may_alias(loader) for each in number.sources)
 
 
-RULE = Rule(
-    required_words=("len(|range(", "backward(", ".step(", "LR|WarmRestarts|get_|enumerate(&param_groups"), find=find_all
-)
+RULE = Rule(required_words=("len(|range(", "backward(", ".step(", "LR|WarmRestarts|get_|param_groups"), find=find_all)
 
 BAD = """
 import torch

@@ -27,18 +27,22 @@ How it is detected
     passes are accumulated per update. It reports the scheduler in two cases: its length is a multiple of the updates
     per epoch but not of the micro-batches per epoch; or it is past its end although there were far fewer updates than
     its length. The linter reports a scheduler that is stepped outside ``if i % K == 0: optimizer.step()`` although its
-    length is divided by K.
+    length is divided by K. The length of a ``LambdaLR``, or of a class that sets the learning rate itself, is a number
+    by which it divides the number of its steps.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
     Gradient accumulation, https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
 """
 
+import ast
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.own_schedules import own_advances
+from trueloop.analysis.queries.possible_values import computed_from, origins
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.queries.step_units import iterations_per_step, schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
@@ -191,7 +195,45 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and the steps of the program's own schedules, which compute the rate from a length."""
+    yield from find(source)
+    reported = set[int]()
+    for advance in own_advances(source):
+        operation = advance.operation
+        if not operation.loops or not operation.is_unconditional_in(loop := operation.loops[-1]):
+            continue
+        steps = source.ops_in_loop(loop, OpKind.STEP, root=operation.entry_point)
+        sizes = [iterations_per_step(each, loop) for each in steps]
+        is_own = any(each.may_alias(step.subject) for each in advance.optimizers for step in steps)
+        size = sizes[0] if sizes and is_own and all(each is sizes[0] for each in sizes) else None
+        if size is None or not isinstance(size.node, ast.expr) or id(advance.call) in reported:
+            continue
+        names = {ast.unparse(each) for each in origins(source, size.node)}
+        length = next((each for each in advance.lengths if _divisions(source, each, names) > 0), None)
+        if length is not None:
+            reported.add(id(advance.call))
+            yield Hit(
+                message=f"`{ast.unparse(advance.call)}` runs once per micro-batch, but the length of the schedule is "
+                "counted in updates.",
+                node=advance.call,
+                related=((steps[0].node, "the update"), (length, "the schedule's length")),
+            )
+
+
+def _divisions(source: SourceFile, length: ast.expr, names: set[str]) -> int:
+    """Return how often a length is divided by a number, less how often it is multiplied by it."""
+    count = 0
+    for each in computed_from(source, length):
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div | ast.FloorDiv):
+            count += bool({ast.unparse(e) for e in origins(source, each.right)} & names)
+        elif isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult):
+            sides = (each.left, each.right)
+            count -= sum(bool({ast.unparse(e) for e in origins(source, side)} & names) for side in sides)
+    return count
+
+
+RULE = Rule(required_words=("backward(", ".step(", "%"), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -140,7 +140,7 @@ def _undirected_link_splits(source: SourceFile) -> Iterator[Hit]:
 def _returned_splits(source: SourceFile) -> Iterator[_Split]:
     """Yield the edges that a function cuts into the parts that it returns, if a caller names them like a split."""
     for statement in source.nodes_of(ast.Return):
-        parts = [_unconverted(each) for each in statement.value.elts] if isinstance(statement.value, ast.Tuple) else []
+        parts = [_cut(each) for each in statement.value.elts] if isinstance(statement.value, ast.Tuple) else []
         cuts = [each for each in parts if isinstance(each, ast.Subscript) and _is_part(each.slice)]
         texts = {ast.unparse(each.value) for each in cuts}
         name = getattr(function_of(source, statement), "name", "")
@@ -151,7 +151,7 @@ def _returned_splits(source: SourceFile) -> Iterator[_Split]:
             target = parent.targets[0] if isinstance(parent, ast.Assign) else None
             names = [last_name(each) for each in target.elts] if isinstance(target, ast.Tuple) else []
             held_out = [each for each in getattr(target, "elts", ()) if _HELD_OUT.search(last_name(each))]
-            is_edges = any(_EDGES.search(each) for each in [*names, last_name(cuts[0].value)])
+            is_edges = any(_EDGES.search(each) for each in [*names, name, last_name(cuts[0].value)])
             if held_out and is_edges and any(map(_TRAINING.search, names)):
                 yield _Split(cuts[0].value, held_out[0], cut=cuts[0].value)
                 break
@@ -212,7 +212,7 @@ def _splits(source: SourceFile) -> Iterator[_Split]:
     for statement in source.nodes_of(ast.Assign):
         function = id(function_of(source, statement))
         for target, value in assigned_pairs(statement):
-            part = _unconverted(value)
+            part = _cut(value)
             if isinstance(part, ast.Subscript) and _is_part(part.slice) and dotted_name(part.value):
                 found.setdefault((function, dotted_name(part.value)), []).append((target, part.value))
             is_cut = isinstance(part, ast.Call) and last_name(part.func) == "train_test_split" and part.args
@@ -251,6 +251,19 @@ def _is_part(index: ast.expr) -> bool:
     return isinstance(index, ast.Name | ast.UnaryOp | ast.Subscript) and not isinstance(
         getattr(index, "operand", None), ast.Constant
     )
+
+
+def _cut(node: ast.expr) -> ast.expr:
+    """Return the part of an array that an expression is; of ``torch.stack([u[rows], v[rows]])``, the first one."""
+    part = _unconverted(node)
+    match part:
+        case (
+            ast.List(elts=[ast.Subscript() as first, ast.Subscript() as second])
+            | ast.Tuple(elts=[ast.Subscript() as first, ast.Subscript() as second])
+        ):
+            return first if ast.unparse(first.slice) == ast.unparse(second.slice) else part
+        case _:
+            return part
 
 
 def _unconverted(node: ast.expr) -> ast.expr:

@@ -28,8 +28,9 @@ How it is detected
     that overlap, a feature that grows from sample to sample, or a model with a recurrent layer. The linter reports a
     dataset that reads class folders, labels that are created class by class with random features, and a dataset of the
     program whose targets are appended in a loop over the classes, if nothing shuffles or sorts the list. It follows
-    ``shuffle=False`` through functions that create the loader. Research on continual learning does this on purpose, so
-    this is a warning.
+    ``shuffle=False`` through functions that create the loader. It also reports mini-batches that are slices of samples
+    sorted by class, ``y[s : s + size]``, in their order or with only the order of the slices shuffled. Research on
+    continual learning does this on purpose, so this is a warning.
 
 References
     torch.utils.data, "Data Loading Order and Sampler", https://docs.pytorch.org/docs/stable/data.html
@@ -49,6 +50,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.data.order_not_shuffled.shuffled_blocks import find_sorted_slices
 from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
@@ -273,6 +275,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and mini-batches that are slices of sorted samples."""
+    yield from find(source) if "DataLoader" in source.text.source else ()
+    yield from find_sorted_slices(source)
+
+
 def _shuffle(loader: AbstractValue) -> AbstractValue | None:
     return loader.arguments.get("shuffle") or loader.arguments.get("2")
 
@@ -285,7 +293,7 @@ def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
-RULE = Rule(required_words=("DataLoader", ".step("), find=find)
+RULE = Rule(required_words=("DataLoader|shuffle(|permutation(|randperm(|sample(|range(0", ".step("), find=find_all)
 
 BAD = """
 import torch

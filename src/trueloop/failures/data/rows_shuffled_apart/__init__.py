@@ -35,8 +35,9 @@ How it is detected
     The linter follows which orders the rows of each variable went through. It reports two arrays that are used together
     although one of them went through another order: as arguments of a dataset, of ``zip``, of a loss that is
     differentiated, or of a function that trains, or as inputs and labels that a function returns. Values that are
-    computed from rows in two different orders are not judged. It also reports two shuffling loaders that are iterated
-    by ``zip`` if a loss takes the prediction for a batch of one and the labels from the other.
+    computed from rows in two different orders are not judged. It reports a loop or comprehension over inputs and labels
+    that draws an order for each of them. It also reports two shuffling loaders that are iterated by ``zip`` if a loss
+    takes the prediction for a batch of one and the labels from the other.
 
 References
     NumPy, numpy.random.Generator.shuffle, https://numpy.org/doc/stable/reference/random/generated/numpy.random.Generator.shuffle.html
@@ -47,6 +48,7 @@ References
 from collections.abc import Iterator
 
 from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.failures.data.rows_shuffled_apart.drawn_for_each import find_drawn_for_each
 from trueloop.failures.data.rows_shuffled_apart.row_orders import find_orders
 from trueloop.failures.data.rows_shuffled_apart.separate_loaders import SeparateLoadersDetector
 from trueloop.failures.data.rows_shuffled_apart.zipped_loaders import find_zipped
@@ -56,6 +58,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of arrays, or of loaders, whose rows are in different orders."""
     yield from find_orders(source)
+    yield from find_drawn_for_each(source)
     if "DataLoader" in source.text.source and "zip" in source.text.source:
         yield from find_zipped(source)
 

@@ -15,10 +15,10 @@ from trueloop.core.source_text import dotted_name, nodes_in
 _DRAWING: Final = frozenset(("randperm", "permutation", "choice", "randint", "sample", "integers"))
 """Functions that draw row numbers at random."""
 _ORDERS: Final = _DRAWING | {"shuffle", "train_test_split"}
-_SEEDS: Final = frozenset((
+SEEDS: Final = frozenset((
     "seed", "manual_seed", "set_state", "setstate", "seed_everything", "set_seed", "set_rng_state",
 ))  # fmt: skip
-_GENERATORS: Final = frozenset(("RandomState", "default_rng", "Random", "Generator"))
+GENERATORS: Final = frozenset(("RandomState", "default_rng", "Random", "Generator"))
 _FILLED: Final = frozenset((
     "ones", "zeros", "full", "ones_like", "zeros_like", "full_like", "empty", "eye", "linspace", "len", "range",
     "arange", "shape", "size", "item", "device", "dtype", "numel",
@@ -49,9 +49,11 @@ _ONE_SAMPLE: Final = re.compile(r"__getitem__|__call__|transform|augment|collate
 """Names of functions that may shuffle the parts of one sample."""
 _SETTINGS: Final = frozenset(("test_size", "train_size", "random_state", "n_splits", "num_samples", "batch_size"))
 """Arguments that are numbers."""
-_EXPERIMENT: Final = re.compile(r"permut|null|corrupt|nois|random_label|importance|control|negative", re.IGNORECASE)
+EXPERIMENT: Final = re.compile(r"permut|null|corrupt|nois|random_label|importance|control|negative", re.IGNORECASE)
 """Names of functions that shuffle one of two arrays on purpose."""
 _NEGATIVES: Final = frozenset(("neg", "negs", "negative", "negatives", "anchor", "real", "fake", "pos", "positive"))
+_RANDOM: Final = re.compile(r"_?(rng|prng|gen|generator|g|rs)$")
+"""Names of random number generators."""
 _SIZES: Final = frozenset(("n", "m", "num", "size", "len", "length", "total", "count", "samples"))
 _MAX_DEPTH: Final = 40
 Order = tuple[Any, ...]
@@ -79,7 +81,7 @@ def find_orders(source: SourceFile) -> Iterator[Hit]:
         last_name(each.func) in _ORDERS for each in source.all_calls
     ):
         return
-    shuffling = frozenset(_shuffling_functions(source))
+    shuffling = frozenset(shuffling_functions(source))
     reported: set[int] = set()
     draws: dict[Any, ast.AST] = {}
     imported = [alias for each in source.nodes_of(ast.Import) for alias in each.names]
@@ -99,7 +101,7 @@ def find_orders(source: SourceFile) -> Iterator[Hit]:
                 scope.enter(function, module.variables)
             hits += [hit for statement in function.body for hit in scope.read(statement)]
         for hit in hits:
-            if id(hit.node) not in reported and not _EXPERIMENT.search(name):
+            if id(hit.node) not in reported and not EXPERIMENT.search(name):
                 reported.add(id(hit.node))
                 yield hit
 
@@ -125,12 +127,12 @@ def _parameters(function: ast.FunctionDef) -> set[str]:
     return {each.arg for each in nodes_in(function.args, ast.arg)}
 
 
-def _shuffling_functions(source: SourceFile) -> Iterator[str]:
-    """Yield the functions that return their only argument in a new random order."""
+def shuffling_functions(source: SourceFile) -> Iterator[str]:
+    """Yield the functions that return their argument in a new random order; others are random number generators."""
     for node in source.nodes_of(ast.FunctionDef):
-        if len(node.args.args) != 1:
+        if not node.args.args or any(not _RANDOM.match(each.arg) for each in node.args.args[1:]):
             continue
-        if not _calls_any([node], _ORDERS) or _calls_any([node], _SEEDS | _GENERATORS):
+        if not _calls_any([node], _ORDERS) or _calls_any([node], SEEDS | GENERATORS):
             continue
         scope = Scope(source, frozenset(), {}, {})
         for statement in node.body:
@@ -195,18 +197,30 @@ class Scope:
         if isinstance(statement, ast.For):
             yield from self._pairs(statement.iter)
             self._bind(statement.target, self._items(statement.iter))
-        if any(blocks):
+        if isinstance(statement, ast.If) and statement.orelse:
+            yield from self._read_arms(statement)
+        elif any(blocks):
             evaluates = isinstance(statement, ast.With) and "grad" in ast.unparse(statement.items[0].context_expr)
             hits = [hit for block in blocks for inner in block for hit in self.read(inner)]
             yield from () if evaluates else hits
-            return
-        yield from self._pairs(statement)
-        self._update(statement)
+        else:
+            yield from self._pairs(statement)
+            self._update(statement)
+
+    def _read_arms(self, statement: ast.If) -> Iterator[Hit]:
+        """Read both arms of a condition, of which one runs: what they change differently is unknown afterwards."""
+        before = dict(self.variables)
+        yield from [hit for inner in statement.body for hit in self.read(inner)]
+        first, self.variables = self.variables, before
+        yield from [hit for inner in statement.orelse for hit in self.read(inner)]
+        for name, rows in first.items():
+            other = self.variables.get(name, rows)
+            self.variables[name] = rows if rows == other else Rows(rows.roots | other.roots, None)
 
     def _update(self, statement: ast.stmt) -> None:
         """Update the variables."""
         for each in nodes_in(statement, ast.Call):
-            if last_name(each.func) in _SEEDS:
+            if last_name(each.func) in SEEDS:
                 self._seed = ", ".join(map(ast.unparse, each.args)), 0
         match statement:
             case ast.Assign(targets=targets, value=value):
@@ -227,8 +241,9 @@ class Scope:
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         """Bind the variables of an assignment."""
-        if isinstance(value, ast.Call) and last_name(value.func) in _GENERATORS | {"manual_seed"}:
+        if isinstance(value, ast.Call) and last_name(value.func) in GENERATORS | {"manual_seed"}:
             self._generators[dotted_name(target)] = ast.unparse(value) if value.args or value.keywords else ""
+            self._drawn_from.pop(dotted_name(target), None)
         if isinstance(target, ast.Tuple | ast.List):
             several = self._several(value, len(target.elts))
             for part, rows in zip(target.elts, several, strict=True):
@@ -295,10 +310,12 @@ class Scope:
         if id(node) not in self._keys:
             options = {each.arg: ast.unparse(each.value) for each in node.keywords}
             given = next((options[name] for name in ("random_state", "generator", "rng") if name in options), "")
+            if last_name(node.func) in self.shuffling and len(node.args) > 1:
+                given = ast.unparse(node.args[1])
             owner = node.func.value if isinstance(node.func, ast.Attribute) else None
             name = given or dotted_name(owner)
             key: Any = id(node)
-            if isinstance(owner, ast.Call) and last_name(owner.func) in _GENERATORS and owner.args:
+            if isinstance(owner, ast.Call) and last_name(owner.func) in GENERATORS and owner.args:
                 key = "generator", ast.unparse(owner), 0
             elif self._generators.get(name):
                 key = "generator", self._generators[name], self._drawn_from.get(name, 0)
@@ -397,7 +414,8 @@ class Scope:
         """Return the rows of a result in a new order; None for other calls."""
         if name == "sample" and any(each.arg == "frac" for each in node.keywords):  # a table of pandas
             return _reordered(owner, (self._draw(node),))
-        if (name in self.shuffling and len(arguments) == 1) or (name == "shuffle" and arguments):
+        shuffles = name in self.shuffling and all(isinstance(each, ast.Name | ast.Attribute) for each in node.args[1:])
+        if arguments and (shuffles or name == "shuffle"):
             return _reordered(arguments[0], (self._draw(node),))
         if name not in _DRAWING or _draws_one(node, name) or self._draws_codes(node, name):
             return None
@@ -457,10 +475,14 @@ class Scope:
         sides = [(each, self.rows(each)) for each in arguments[: 2 if is_loss or is_dataset else None]]
         if not name and self.of_class:  # others may be the parts of one sample
             sides = [each for each in sides if any(root.startswith("self.") for root in each[1].roots)]
+        indices = [_index(each) for each, _ in sides]
+        matched = {each for each in indices if each and indices.count(each) > 1}
         for i, (first, own) in enumerate(sides):
             for second, other in sides[i + 1 :]:
+                if _index(first) != _index(second) and {_index(first), _index(second)} & matched:
+                    continue  # x[tr], y[tr], x[te]: each row belongs to another array
                 is_pair = any_pair or (is_dataset and (is_label(_array(first)) or is_label(_array(second))))
-                is_pair = is_pair or _are_inputs_and_labels(first, second) or _are_inputs_and_labels(second, first)
+                is_pair = is_pair or are_inputs_and_labels(first, second) or are_inputs_and_labels(second, first)
                 is_pair = is_pair and not (is_loss and (_is_setting(first, own) or _is_setting(second, other)))
                 is_pair = is_pair and not any(
                     _is_model(self.source, each) or _is_uniform(self.source, each) for each in (first, second)
@@ -487,7 +509,7 @@ class Scope:
         return next((self.draws[each] for each in reversed(rows.order or ()) if each in self.draws), None)
 
 
-def _are_inputs_and_labels(first: ast.expr, second: ast.expr) -> bool:
+def are_inputs_and_labels(first: ast.expr, second: ast.expr) -> bool:
     """Return True if the names of two arrays say that one contains inputs and the other one their labels."""
     is_input = bool(name_words(last_name(_array(first))) & _INPUTS) and not is_label(_array(first))
     return is_input and is_label(_array(second))
@@ -525,6 +547,13 @@ def _array(node: ast.expr) -> ast.expr:
                 node = value
             case _:
                 return node
+
+
+def _index(node: ast.expr) -> str:
+    """Return the row numbers of ``torch.tensor(x[rows])`` as text; "" for a whole array."""
+    while isinstance(node, ast.Call) and (node.args or isinstance(node.func, ast.Attribute)):
+        node = node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
+    return ast.unparse(node.slice) if isinstance(node, ast.Subscript) else ""
 
 
 def _differ(first: Rows, second: Rows, indices: set[str]) -> bool:

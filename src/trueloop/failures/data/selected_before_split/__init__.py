@@ -25,11 +25,12 @@ When this is fine
 How it is detected
     Only the linter finds it: a selection, a target encoder or a discriminant analysis that is fitted with labels, the
     mean label of each group of a table, or columns of an array that were sorted by a score of this array and the
-    labels, and whose result the same function splits afterwards into training and held-out samples, by a call or with
-    two arrays of indices. Target encodings by hand, with ``groupby(...)[label].mean()``, ``pivot_table`` or
-    ``numpy.bincount(..., weights=labels)``, are followed through functions: it reports each call that passes them a
-    table, or arrays, of which the same function splits the rows, if rows look up what was computed. A column holds
-    labels if its name says so, or if it is stratified by, scored or assigned to ``y``.
+    labels, and whose result the same function, or one that it calls, splits afterwards into training and held-out
+    samples, by a call, by slices or with two arrays of indices. Target encodings by hand, with
+    ``groupby(...)[label].mean()``, ``pivot_table`` or ``numpy.bincount(..., weights=labels)``, are followed through
+    functions: it reports each call that passes them a table, or arrays, of which the same function splits the rows, if
+    rows look up what was computed. A column holds labels if its name says so, or if it is stratified by, scored or
+    assigned to ``y``.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -44,11 +45,11 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.class_instances import called_function
-from trueloop.analysis.queries.held_out_names import TRAINING, data_words
+from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
-from trueloop.failures.data.selected_before_split.group_means import ORDERED, group_means
+from trueloop.failures.data.selected_before_split.group_means import ORDERED, group_means, split_of
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SELECTORS: Final = frozenset((
@@ -64,6 +65,8 @@ _SPLITS: Final = frozenset(
     ("cross_val_predict", "cross_val_score", "cross_validate", "random_split", "split", "train_test_split")
 )
 _TRAINING: Final = frozenset(("train", "training", "tr", "trn", "fit"))
+_SCORES: Final = "corrcoef|pearsonr|spearmanr|ttest_ind|f_classif|mutual_info"
+_OWN: Final = "a function of the program that returns selected columns"
 _RANKS: Final = frozenset(("argsort", "topk", "argpartition"))
 
 
@@ -78,7 +81,7 @@ class _Ranking(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each selection whose result is split afterwards."""
-    made = _created(source)
+    made = _created(source) | dict.fromkeys(_selecting_functions(source), _OWN)
     scopes = [source.tree, *source.nodes_of(ast.FunctionDef)]
     found = [hit for scope in scopes for hit in _in_scope(source, scope.body, made)]
     yield from found
@@ -106,7 +109,7 @@ def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) ->
     parts: dict[int, set[str]] = {}
     reported: set[int] = set()
     for statement in _statements(body):
-        for origin, split in _splits(statement, derived, parts):
+        for origin, split in _splits(source, statement, derived, parts):
             if id(origin) not in reported:
                 reported.add(id(origin))
                 yield _hit(origin, split)
@@ -115,7 +118,7 @@ def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) ->
                 fitted[ast.unparse(call.func.value)] = call
         if isinstance(statement, ast.Assign):
             is_split = any(last_name(each.func) in _SPLITS for each in nodes_in(statement.value, ast.Call))
-            origin = _origin(statement.value, made, fitted, derived) or _chosen(statement.value, ranked)
+            origin = _origin(statement.value, made, fitted, derived) or _chosen(source, statement.value, ranked)
             origin = origin or _mean_of_labels(statement.value)
             ranking = None if is_split else _ranking(source, statement.value, ranked)
             is_column = isinstance(statement.targets[0], ast.Subscript) and origin is None
@@ -128,21 +131,51 @@ def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) ->
                     ranked[target] = ranking
 
 
+def _selecting_functions(source: SourceFile) -> Iterator[str]:
+    """Yield the functions that return columns of their argument which they chose with the labels."""
+    for function in source.nodes_of(ast.FunctionDef):
+        if not any(is_label(ast.Name(each.arg)) for each in function.args.args):
+            continue
+        ranked: dict[str, _Ranking] = {}
+        chosen: set[str] = set()
+        for statement in _statements(function.body):
+            value = getattr(statement, "value", None)
+            is_chosen = value is not None and (_chosen(source, value, ranked) or chosen & set(_names(value)))
+            if isinstance(statement, ast.Return) and is_chosen:
+                yield function.name
+            ranking = (
+                _ranking(source, value, ranked) if isinstance(statement, ast.Assign) and value is not None else None
+            )
+            for name in _names(statement.targets[0]) if isinstance(statement, ast.Assign) else ():
+                chosen |= {name} if is_chosen else set()
+                ranked |= {name: ranking} if ranking is not None else {}
+
+
 def _splits(
-    statement: ast.stmt, derived: dict[str, ast.Call], parts: dict[int, set[str]]
+    source: SourceFile, statement: ast.stmt, derived: dict[str, ast.Call], parts: dict[int, set[str]]
 ) -> Iterator[tuple[ast.Call, ast.expr]]:
     """Yield the selections whose result a statement splits, by a call or by the indices of two parts."""
     for call in nodes_in(statement, ast.Call):
         origin = next((derived[n] for each in call.args for n in _names(each) if n in derived), None)
-        if origin is not None and last_name(call.func) in _SPLITS:
+        if origin is not None and (last_name(call.func) in _SPLITS or _is_split_inside(source, call, derived)):
             yield origin, call
+    targets = data_words(statement.targets[0]) if isinstance(statement, ast.Assign) else set[str]()
     for each in nodes_in(statement, ast.Subscript):
         origin = derived.get(each.value.id) if isinstance(each.value, ast.Name) else None
-        if origin is not None and isinstance(each.slice, ast.Name):
+        if origin is not None and isinstance(each.slice, ast.Name | ast.Slice):
             used = parts.setdefault(id(origin), set())
-            used.add(each.slice.id)
-            if len(used) > 1 and any(name_words(name) & _TRAINING for name in used):
+            used.add(ast.unparse(each.slice))
+            is_named = any(name_words(name) & _TRAINING for name in used)
+            if len(used) > 1 and (is_named or (isinstance(each.slice, ast.Slice) and targets & (TRAINING | HELD_OUT))):
                 yield origin, each
+
+
+def _is_split_inside(source: SourceFile, call: ast.Call, derived: dict[str, ast.Call]) -> bool:
+    """Return True if a function of the program splits an argument with selected features."""
+    function = called_function(source, call)
+    names = [each.arg for each in function.args.args] if function is not None else []
+    passed = zip(names, call.args, strict=False)
+    return any(getattr(each, "id", "") in derived and split_of(function, name) is not None for name, each in passed)
 
 
 def _mean_of_labels(value: ast.expr) -> ast.Call | None:
@@ -177,6 +210,8 @@ def _ranking(source: SourceFile, value: ast.expr, ranked: dict[str, _Ranking]) -
     inner = [function for each in calls if (function := called_function(source, each)) is not None]
     ranks |= any(last_name(c.func) in _RANKS for each in inner for c in nodes_in(each, ast.Call))
     if before is not None:
+        bounds = ast.Gt | ast.GtE | ast.Lt | ast.LtE  # scores > 0.2
+        ranks |= any(isinstance(each.ops[0], bounds) for each in nodes_in(value, ast.Compare))
         return _Ranking(before.features, before.call, ranks or before.is_order)
     labels = {name for name in names if is_label(ast.Name(name))}
     is_part = any(name_words(name) & _TRAINING or data_words(ast.Name(name)) & TRAINING for name in names)
@@ -186,11 +221,13 @@ def _ranking(source: SourceFile, value: ast.expr, ranked: dict[str, _Ranking]) -
     return _Ranking(frozenset(names - labels), calls[0], ranks)
 
 
-def _chosen(value: ast.expr, ranked: dict[str, _Ranking]) -> ast.Call | None:
+def _chosen(source: SourceFile, value: ast.expr, ranked: dict[str, _Ranking]) -> ast.Call | None:
     """Return the call that ranks the features of ``x[:, order[:20]]``; None if this chooses no ranked columns."""
     for each in nodes_in(value, ast.Subscript):
         if isinstance(each.value, ast.Name) and isinstance(each.slice, ast.Tuple) and len(each.slice.elts) == 2:
-            found = [ranked[name] for name in _names(each.slice.elts[1]) if name in ranked]
+            columns = each.slice.elts[1]
+            found = [ranked[name] for name in _names(columns) if name in ranked]
+            found += [e for e in [_ranking(source, columns, {})] if e is not None]  # x[:, best_columns(x, y)]
             if found and found[0].is_order and each.value.id in found[0].features:
                 return found[0].call
     return None
@@ -202,6 +239,12 @@ def _origin(
     """Return the call from which an assigned value results."""
     for call in list(nodes_in(value, ast.Call)):
         if _kind(call, made) and last_name(call.func) == "fit_transform":
+            return call
+        if (
+            made.get(last_name(call.func)) == _OWN
+            and not data_words(call) & (TRAINING | HELD_OUT)
+            and not _is_part(call)
+        ):
             return call
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         if owner is not None and last_name(call.func) == "transform":
@@ -224,6 +267,11 @@ def _kind(call: ast.Call, made: dict[str, str]) -> str:
     words = {word for each in _names(call.args[0]) for word in name_words(each)}
     is_part = bool(words & _TRAINING) or bool(nodes_in(call.args[0], ast.Slice))
     return name if name in _SELECTORS | _ENCODERS and labels and not is_part else ""
+
+
+def _is_part(call: ast.Call) -> bool:
+    """Return True if a function gets some rows of an array."""
+    return any(isinstance(each, ast.Subscript) for each in call.args)
 
 
 def _hit(origin: ast.Call, split: ast.expr) -> Hit:
@@ -254,10 +302,13 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(part)
 
 
+_FITTED: Final = (
+    "Select|RFE|argsort|topk|argpart|Encoder|Discriminant|PLSReg|Neighborhood|groupby(|bincount|pivot|].mean("
+)
 RULE = Rule(
     required_words=(
-        "fit_transform(|.fit(|argsort|topk|argpartition|groupby(|weights=|pivot_table|==",
-        "Select|RFE|argsort|topk|argpart|Encoder|Discriminant|PLSReg|Neighborhood|groupby(|bincount|pivot|].mean(",
+        f"fit_transform(|.fit(|argsort|topk|argpartition|groupby(|weights=|pivot_table|==|{_SCORES}",
+        f"{_FITTED}|{_SCORES}",
         "split|cross_val|train|tr]|tr_|fit_",
     ),
     find=find,

@@ -155,7 +155,7 @@ def _leaks(
         return
     function = function_of(source, node)
     results = stored_names(source.statement_of(node)) if bound else set[str]()
-    split = next(filter(None, (_split(function, each) for each in sorted(names | results))), None)
+    split = next(filter(None, (split_of(function, each) for each in sorted(names | results))), None)
     if split is not None:
         if not _is_part(function, names):
             yield node, split
@@ -222,7 +222,7 @@ def _selected(value: ast.expr) -> str:
     return ""
 
 
-def _split(function: Any, name: str) -> ast.AST | None:
+def split_of(function: Any, name: str) -> ast.AST | None:
     """Return where a function splits the rows of a table into training and held-out rows; None if it does not."""
     for call in nodes_in(function, ast.Call):
         if last_name(call.func) in _SPLITS and any(n.id == name for e in call.args for n in nodes_in(e, ast.Name)):

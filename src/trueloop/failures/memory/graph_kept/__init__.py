@@ -30,7 +30,8 @@ How it is detected
     it then reports the line that calls the teacher. The linter reports a tensor that is added to a list, a dictionary
     or a sum, or mixed into an average, in every iteration after ``backward()`` has used its graph, if nothing in the
     file empties the list, dictionary, sum or average. It follows a loss into meters, also through keyword arguments
-    and into other files.
+    and into other files. The result of an evaluation between updates, with gradients enabled, is reported where a
+    container keeps one of every epoch.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training
@@ -45,6 +46,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.memory.graph_kept.evaluation_results import kept_results, results_of
 from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing, is_within_update
 from trueloop.failures.memory.graph_kept.mixed_values import keeps_old_value
 from trueloop.failures.memory.graph_kept.running_sums import running_sums
@@ -121,8 +123,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and each sum of losses in a loop that calls ``backward()`` on each of them."""
+    """Yield the same as `find`, kept results of evaluations, and sums of losses each of which gets a ``backward()``."""
     found = list(find(source))
+    for store, call in kept_results(source):
+        if all(each.node is not store.node for each in found):
+            found.append(_kept_result(source, store, call))
     yield from found
     for total, losses, backward in running_sums(source):
         if all(each.node.lineno != total.lineno for each in found):
@@ -134,6 +139,16 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 related=((backward, "only this `backward()` uses the graph"),),
                 fix=Fix(tuple(Edit(end, end, ".detach()") for end in ends), safe=False, description="Detach the loss"),
             )
+
+
+def _kept_result(source: SourceFile, store: Op, call: Op) -> Hit:
+    return Hit(
+        message=f"`{ast.unparse(store.node)}` keeps the autograd graph of every evaluation in memory, which no "
+        "`backward()` uses: the model is evaluated with gradients enabled.",
+        node=store.node,
+        related=((call.node, "the model is evaluated here, outside of `torch.no_grad()`"),),
+        fix=detach_fix(source, store, results_of(source, call)),
+    )
 
 
 def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:

@@ -20,7 +20,7 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "torch.Tensor.flatten", "torch.Tensor.sigmoid", "torch.Tensor.tanh", "torch.Tensor.softmax", "torch.Tensor.relu",
     "torch.Tensor.log_softmax", "torch.Tensor.transpose", "torch.Tensor.permute", "torch.Tensor.std",
     "torch.Tensor.var", "torch.lerp", "torch.add", "torch.mul", "torch.sub", "torch.div", "torch.Tensor.lerp",
-    "torch.Tensor.add", "torch.Tensor.mul", "torch.Tensor.sub", "torch.Tensor.div",
+    "torch.Tensor.add", "torch.Tensor.mul", "torch.Tensor.sub", "torch.Tensor.div", "builtins.sum",
 ))  # fmt: skip
 """Operations whose result has a graph if an input has one; others may return indices, which have no graph."""
 
@@ -39,8 +39,9 @@ def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> boo
         return False
     if id(stored) in graphs:
         return True
-    if stored.union:
-        return all(holds_graph(each, graphs, depth - 1) for each in stored.union)
+    if stored.union:  # without the 0 that a running total starts with
+        parts = [each for each in stored.union if each.constant() != 0]
+        return bool(parts) and all(holds_graph(each, graphs, depth - 1) for each in parts)
     is_sum = stored.kind is ValueKind.UNKNOWN and isinstance(stored.node, ast.BinOp)
     if (
         stored.kind is ValueKind.SEQUENCE

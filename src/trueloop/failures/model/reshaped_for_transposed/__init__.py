@@ -36,7 +36,9 @@ How it is detected
     shape (layers * directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape
     (time, batch, hidden); a view to (..., 3, height, width) in a file that reads images with PIL or OpenCV and never
     exchanges dimensions; and ``view(-1, classes)`` of the output of a convolution, with padding or a kernel of 1 and
-    no pooling over all positions before it, whose rows a cross-entropy compares with flattened targets.
+    no pooling over all positions before it, whose rows a cross-entropy compares with flattened targets. Samples that
+    ``wave`` or ``pydub`` return, which are interleaved, are reported as ``reshape(channels, -1)``, and bytes that the
+    program itself writes in another order of the sizes than it reads.
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -53,6 +55,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.model.reshaped_for_transposed.channels_last import find_channels_last
 from trueloop.failures.model.reshaped_for_transposed.flattened_channels import find_flattened_channels
+from trueloop.failures.model.reshaped_for_transposed.interleaved_reads import find_interleaved_reads
 from trueloop.failures.model.reshaped_for_transposed.merged_sizes import find_merged_sizes
 from trueloop.failures.model.reshaped_for_transposed.recurrent_views import find_recurrent_views
 from trueloop.failures.model.reshaped_for_transposed.swapped_sizes import find_swapped_sizes
@@ -126,9 +129,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from find_recurrent_views(source)
     yield from find_channels_last(source)
     yield from find_flattened_channels(source)
+    yield from find_interleaved_reads(source)
 
 
-RULE = Rule(required_words=(".view(|reshape(", ".size(|.shape|len(|LSTM|GRU|RNN|Image|imread|Conv"), find=find)
+RULE = Rule(
+    required_words=(
+        ".view(|reshape(",
+        ".size(|.shape|len(|LSTM|GRU|RNN|Image|imread|Conv|frombuffer|fromfile|samples(",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch

@@ -17,7 +17,7 @@ Fix
             train_one_epoch(model, optimizer, loader)
 
 When this is fine
-    - Each stage trains other parameters, or has another learning rate.
+    - Each stage trains other parameters, or has another learning rate from a list.
     - Before each new optimizer, a model is built, or weights are loaded, restored or initialised.
     - The averages are reset once or twice on purpose, as in a warm restart.
     - Each task or client has its own data, or an inner loop trains copies of the model.
@@ -31,17 +31,18 @@ How it is detected
     for the same parameters and with the same learning rate, if there was at most one pass over the same loader between
     them and no weights were loaded. Without a loader it compares the samples: three optimizers in a row must have been
     trained on the same samples, each sample once, or eight in a row, at any rates, for a single update. The linter
-    reports a loop that builds the same optimizer for the same model in each iteration and iterates over a loader at
-    most once, or makes one update with it. At the end of a run, the sanitizer also reports a scheduler that was stepped
-    three times for an optimizer that never stepped, or that has not stepped since another one was built, while the
-    other optimizer made at least eight updates of the same parameters with one learning rate. The first holds also for
-    an optimizer whose state was saved after these updates, or was loaded before (with the learning rate of the other
-    one), if both are of one class. The linter reports a scheduler that a loop steps, whose optimizer nothing steps,
-    while another optimizer of the same model steps in that loop; and an optimizer that is built after a state was
-    loaded into another one of the same model, which never steps. So is an optimizer that makes all updates while the
-    state of another one of the same class is saved, and one that a function builds and trains with, although it gets
-    one for the same model as an argument and uses at most its settings. A program that resets the averages in every
-    epoch on purpose is reported too, so this is a warning.
+    reports a loop that builds an optimizer for the same model in each iteration and iterates over a loader at most
+    once, or makes one update with it, if all settings stay the same, but for a learning rate that each iteration
+    computes. At the end of a run, the sanitizer also reports a scheduler that was stepped three times for an optimizer
+    that never stepped, or that has not stepped since another one was built, while the other optimizer made at least
+    eight updates of the same parameters with one learning rate. The first holds also for an optimizer whose state was
+    saved after these updates, or was loaded before (with the learning rate of the other one), if both are of one class.
+    The linter reports a scheduler that a loop steps, whose optimizer nothing steps, while another optimizer of the same
+    model steps in that loop; and an optimizer that is built after a state was loaded into another one of the same
+    model, which never steps. So is an optimizer that makes all updates while the state of another one of the same class
+    is saved, and one that a function builds and trains with, although it gets one for the same model as an argument and
+    uses at most its settings. A program that resets the averages in every epoch on purpose is reported too, so this is
+    a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -68,7 +69,7 @@ from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
-from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.optimizer.recreated.passed_optimizers import passed_in_vain
 from trueloop.failures.teaching_script import Piece, repetition_injector
@@ -465,19 +466,22 @@ def _built_in_loop(source: SourceFile) -> Iterator[Hit]:
             continue
         loop, parts = creation.loops[-1], creation.subject.sources
         models = creation.subject.models() if all(each.kind is ValueKind.PARAMETERS for each in parts) else []
+        is_same = bool(models) and _has_same_arguments(source, creation, loop)
         is_repeated = (
             models
             and creation.is_unconditional_in(loop)
             and not _has_few_iterations(loop)
             and not loop.runs_at_most_once()
-            and _has_same_arguments(source, creation, loop)
+            and (is_same or _has_scheduled_rate(source, creation, loop))
         )
         if is_repeated and _makes_one_pass(source, creation, loop) and not _restarts(source, creation, loop, models):
             yield Hit(
                 message=f"Every iteration of the loop builds a new {creation.subject.name.rpartition('.')[2]}: "
                 "the momentum or running averages start at zero each time.",
                 node=creation.node,
-                fix=move_out_of_loop_fix(source, creation, loop, "Build the optimizer once, before the loop"),
+                fix=move_out_of_loop_fix(source, creation, loop, "Build the optimizer once, before the loop")
+                if is_same
+                else None,
             )
 
 
@@ -696,6 +700,31 @@ def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
     return not names & varying_names(creation, loop) and all(
         source.is_loop_invariant(each, creation, loop) for each in others
     )
+
+
+def _has_scheduled_rate(source: SourceFile, creation: Op, loop: Loop) -> bool:
+    """Return True if only the learning rate may change, and each iteration computes it: ``lr=rate / (1 + step)``.
+
+    A loop over a list of learning rates, or over their positions, has stages with an optimizer each.
+    """
+    if not (isinstance(loop.node, ast.While) or is_over_range(loop) or is_batch_loop(loop)):
+        return False
+    arguments = creation.node.keywords
+    rates = [*creation.node.args[1:2], *(each.value for each in arguments if each.arg == "lr")]
+    others = [*creation.node.args[:1], *creation.node.args[2:], *(each.value for each in arguments if each.arg != "lr")]
+    for group in (each for other in others for each in nodes_in(other, ast.Dict)):
+        items = zip(group.keys, group.values, strict=True)
+        rates += [value for key, value in items if getattr(key, "value", None) == "lr"]
+    varying = varying_names(creation, loop)
+    of_rates = {id(each) for rate in rates for each in walk(rate)}
+    changing = [
+        each
+        for other in others
+        for each in nodes_in(other, ast.Name, ast.Attribute)
+        if id(each) not in of_rates and names_in(each) & (varying - assigned_names(other))
+    ]
+    is_listed = any(nodes_in(rate, ast.Subscript) for rate in rates)
+    return bool(rates) and not changing and not is_listed
 
 
 def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:

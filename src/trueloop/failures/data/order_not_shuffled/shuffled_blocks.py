@@ -1,0 +1,114 @@
+"""Finds mini-batches that are slices of samples sorted by class, whether or not the order of the slices is shuffled."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.possible_values import computed_from, loops_around, origins
+from trueloop.analysis.queries.sorted_labels import sorted_origin
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name, nodes_in
+
+SHUFFLING: Final = frozenset(("shuffle", "permutation", "randperm", "sample"))
+_SPLITTING: Final = frozenset(("split", "chunk", "array_split", "tensor_split"))
+_MIXING: Final = frozenset(("shuffle", "permutation", "permuted", "sample", "train_test_split", "random_split"))
+
+
+def find_sorted_slices(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loop over mini-batches that are slices of samples sorted by class, or the call that shuffles these."""
+    reported = set[int]()
+    for block, node in _blocks(source):
+        labels = _labels(block)
+        origin = sorted_origin(source, labels) if labels is not None and id(node) not in reported else None
+        if labels is None or origin is None or _is_mixed(source, labels):
+            continue
+        reported.add(id(node))
+        what = "reads slices of samples in their order"
+        if last_name(getattr(node, "func", node)) in SHUFFLING:
+            what = "shuffles only the order of the mini-batches, which are slices of the samples"
+        yield Hit(
+            message=f"`{ast.unparse(node)}` {what}, and `{ast.unparse(labels)}` is sorted by class: most mini-batches "
+            "have a single class.",
+            node=node,
+            related=((block, "a slice of the sorted samples"), (origin, "one class after the other")),
+        )
+
+
+def _labels(block: ast.expr) -> ast.expr | None:
+    """Return what a slice or split consists of."""
+    match block:
+        case ast.Subscript(value=base):
+            return base
+        case ast.Call(func=ast.Attribute(value=base)) if dotted_name(base) not in ("torch", "np", "numpy"):
+            return base
+        case ast.Call(args=[base, *_]):
+            return base
+        case _:
+            return None
+
+
+def _blocks(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each slice or split that is a mini-batch, with the call that shuffles their order, or what is iterated."""
+    for loop in source.nodes_of(ast.For):
+        shuffled = _shuffles(source, loop.iter) or (loop.iter if _trains_in_order(source, loop) else None)
+        names = {each.id for each in nodes_in(loop.target, ast.Name)}
+        for each in nodes_in(loop, ast.Subscript) if shuffled is not None else ():
+            if _starts_at(each, names):
+                yield each, shuffled  # type: ignore[misc]
+    for call in source.all_calls:
+        if last_name(call.func) in SHUFFLING and call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
+            for each in computed_from(source, call.args[0]):
+                is_split = isinstance(each, ast.Call) and last_name(each.func) in _SPLITTING
+                starts = {target.id for part in _loops_of(source, each) for target in nodes_in(part, ast.Name)}
+                if is_split or (isinstance(each, ast.Subscript) and _starts_at(each, starts)):
+                    yield each, call  # type: ignore[misc]
+
+
+def _loops_of(source: SourceFile, node: ast.AST) -> list[ast.expr]:
+    """Return the loop variables of a comprehension around a node."""
+    parent: Any = node
+    while parent is not None and not hasattr(parent, "generators"):
+        parent = source.parents.get(id(parent)) if not isinstance(parent, ast.stmt) else None
+    return [each.target for each in parent.generators] if parent is not None else []
+
+
+def _starts_at(node: ast.Subscript, names: set[str]) -> bool:
+    """Return True for ``y[s : s + size]`` and ``y[b * size : (b + 1) * size]``, where a loop sets ``s`` or ``b``."""
+    match node.slice:
+        case ast.Slice(lower=ast.Name(id=start), upper=ast.expr()):
+            return start in names
+        case ast.Slice(lower=ast.BinOp(op=ast.Mult(), left=left, right=right), upper=ast.expr()):
+            return any(isinstance(each, ast.Name) and each.id in names for each in (left, right))
+        case _:
+            return False
+
+
+def _trains_in_order(source: SourceFile, loop: ast.For) -> bool:
+    """Return True for a loop over ``range(0, n, size)`` in another loop, each iteration of which is an update."""
+    is_range = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range" and len(loop.iter.args) == 3
+    called = {last_name(each.func) for each in nodes_in(loop, ast.Call)} if is_range else set[str]()
+    return {"backward", "step"} <= called and any(each is not loop for each in loops_around(source, loop))
+
+
+def _shuffles(source: SourceFile, iterable: ast.expr) -> ast.Call | None:
+    """Return the call that shuffles what a loop iterates over; None if there is none."""
+    calls = [each for value in origins(source, iterable) for each in nodes_in(value, ast.Call)]
+    drawn = next((each for each in calls if last_name(each.func) in SHUFFLING - {"shuffle"}), None)
+    if drawn is not None:
+        return drawn
+    if not isinstance(iterable, ast.Name):
+        return None
+    around = nodes_in(function_of(source, iterable), ast.Call)
+    in_place = [each for each in around if last_name(each.func) == "shuffle" and each.args]
+    return next((each for each in in_place if dotted_name(each.args[0]) == iterable.id), None)
+
+
+def _is_mixed(source: SourceFile, labels: ast.expr) -> bool:
+    """Return True if the samples themselves are put in a random order somewhere."""
+    names = {dotted_name(each) for each in computed_from(source, labels)} - {""}
+    for call in source.all_calls:
+        arguments = {dotted_name(each) for each in call.args}
+        if last_name(call.func) in _MIXING and arguments & names:
+            return True
+    return False
