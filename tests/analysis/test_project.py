@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.interpreter.interpreter import interpret
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.project import MAX_LINKED_FILES, Project, parse_module
+from trueloop.analysis.project import MAX_LINKED_FILES, Project, parse_module, parse_tree
 from trueloop.analysis.source_file import SourceFile
 
 NET = "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        return x\n"
@@ -198,3 +199,11 @@ def test_words_of_files_that_a_program_does_not_run(write, tmp_path):
     assert source.is_in_other_file(".steps +=")
     assert not source.is_in_other_file("def build")
     assert str(tmp_path / "other.py") in project.read_files
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="this version of Python has `async` as a keyword only")
+def test_files_of_old_versions_are_parsed():
+    (statement,) = parse_tree("inputs = inputs.cuda(async=True)").body
+    assert ast.unparse(statement) == "inputs = inputs.cuda(async=True)"
+    with pytest.raises(SyntaxError):
+        parse_tree("print 'async'")

@@ -457,6 +457,14 @@ def parse_tree(source: str) -> ast.Module:
             return ast.parse(source)
         except SystemError:  # Python 3.11: another thread was parsing at the same time
             return ast.parse(source)
+        except SyntaxError:
+            if "async" not in source:
+                raise
+            try:
+                return ast.parse(source, feature_version=(3, 6))  # `x.cuda(async=True)`, of 2018
+            except SyntaxError:
+                pass
+        return ast.parse(source)
 
 
 def _bound_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:

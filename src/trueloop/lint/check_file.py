@@ -21,12 +21,12 @@ _TRAINING_CODE: Final = tuple(
         (
             r"optim(?<!\woptim)\b", r"ptimizer(?<=[Oo]ptimizer)", r"\.backward\(", r"oader(?<=[Ll]oader)\b",
             r"epoch(?<!\wepoch)s?\b", r"nn(?<!\wnn)\.[A-Z]\w+\(", r"class \w+\([^)]*Module\b", "train_test_split",
-            "random_split", r"fit(?<!\wfit)\w*\(", r"train(?<!\wtrain)\w*\(",
+            "random_split", r"fit(?<!\wfit)\w*\(", r"train(?<!\wtrain)\w*\(", r"load_state_dict\(",
         ),
     )
 )  # fmt: skip
-"""Code that trains or evaluates a model, builds one, or prepares data for it. Patterns that start with a fixed text are
-searched ten times as fast as one pattern with alternatives."""
+"""Code that trains, evaluates, loads or builds a model, or prepares data for it. Patterns that start with a fixed text
+are searched ten times as fast as one pattern with alternatives."""
 
 
 class ActiveRule(NamedTuple):

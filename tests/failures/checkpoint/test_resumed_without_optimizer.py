@@ -300,7 +300,7 @@ def test_run_ignores_correct_programs(run_is_clean, script):
 
 # Lint ------------------------------------------------------------------------------------------------------------
 
-LINT_WORDS = ("scheduler", "scaler", "weights under", "before the optimizer exists")
+LINT_WORDS = ("scheduler", "scaler", "weights under", "before the optimizer exists", "goes on at the saved")
 LINT_MISSES = {name for name in FAULTY if not any(word in name for word in LINT_WORDS)}
 """The text does not show the value of a path at run time, and which states are left out on purpose."""
 
@@ -490,3 +490,183 @@ def test_lint_reports_resumed_before_the_optimizer_exists(lint_reports, name):
 @pytest.mark.parametrize("name", RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_FINE)
 def test_lint_accepts_resumed_before_the_optimizer_exists(lint_is_clean, name):
     lint_is_clean(RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_HEAD + RESUMED_BEFORE_THE_OPTIMIZER_EXISTS_FINE[name])
+
+
+# A count that goes on ---------------------------------------------------------------------------------------------
+
+GOES_ON_HEAD = """
+import argparse, os
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume", default="")
+parser.add_argument("--resume_epoch", type=int, default=0)
+args = parser.parse_args()
+x, y = torch.randn(64, 6), torch.randn(64, 1)
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+GOES_ON = {
+    "the epoch is an option": """
+net = nn.Linear(6, 1)
+first = 0
+if args.resume:
+    net.load_state_dict(torch.load(args.resume))  # <- CKP002
+    first = args.resume_epoch
+optimizer = torch.optim.RMSprop(net.parameters())
+for epoch in range(first, 20):
+    step(net, optimizer)
+    torch.save(net.state_dict(), f"net{epoch}.pt")
+""",
+    "the epoch is returned with the model": """
+def build(where):
+    model, start, best = nn.Linear(6, 1), 1, 1e9
+    if os.path.isfile(where):
+        saved = torch.load(where, map_location="cpu")
+        start = saved["epoch"] + 1
+        best = saved["best"]
+        model.load_state_dict(saved["state"])  # <- CKP002
+    return model, start, best
+model, start, best = build(args.resume)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for epoch in range(start, 20 + 1):
+    step(model, optimizer)
+    torch.save({"state": model.state_dict(), "epoch": epoch, "best": best}, "last.pt")
+""",
+    "the step is in the name of the file, in a class": """
+class Trainer:
+    def __init__(self, path):
+        self.net, self.first = nn.Linear(6, 1), 0
+        if path:
+            self.restore(path)
+
+    def restore(self, folder):
+        steps = [int(each.split("_")[-1]) for each in os.listdir(folder)]
+        self.first = max(steps)
+        self.net.load_state_dict(torch.load(f"{folder}/net_{self.first}"))  # <- CKP002
+
+    def train(self):
+        optimizer = torch.optim.Adam(self.net.parameters())
+        for number in range(self.first, 1000):
+            step(self.net, optimizer)
+            if number % 100 == 0:
+                torch.save(self.net.state_dict(), f"out/net_{number}")
+Trainer(args.resume).train()
+""",
+    "a helper returns the epoch": """
+def load_checkpoint(path, model):
+    saved = torch.load(path)
+    if model is not None:
+        model.load_state_dict(saved["weights"])  # <- CKP002
+    return saved["epoch"]
+model = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(model.parameters())
+done = load_checkpoint(args.resume, model) if args.resume else 0
+for epoch in range(done + 1, done + 11):
+    step(model, optimizer)
+    torch.save({"weights": model.state_dict(), "epoch": epoch}, "last.pt")
+""",
+    "a while loop": """
+model = nn.Linear(6, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+updates = 0
+if args.resume:
+    saved = torch.load(args.resume)
+    model.load_state_dict(saved["model"])  # <- CKP002
+    updates = saved["updates"]
+while updates < 400:
+    step(model, optimizer)
+    updates += 1
+""",
+}
+GOES_ON_FINE = {
+    "the optimizer is loaded from its own file": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.RMSprop(net.parameters())
+first = 0
+if args.resume:
+    net.load_state_dict(torch.load(args.resume))
+    optimizer.load_state_dict(torch.load(args.resume + ".opt"))
+    first = args.resume_epoch
+for epoch in range(first, 20):
+    step(net, optimizer)
+""",
+    "the optimizer is loaded in another function": """
+def restore(model, adam, path):
+    saved = torch.load(path)
+    for part, name in ((model, "model"), (adam, "adam")):
+        part.load_state_dict(saved[name])
+    return saved["epoch"]
+net = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(restore(net, optimizer, args.resume), 20):
+    step(net, optimizer)
+""",
+    "SGD without momentum": """
+net = nn.Linear(6, 1)
+first = 0
+if args.resume:
+    net.load_state_dict(torch.load(args.resume))
+    first = args.resume_epoch
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(first, 20):
+    step(net, optimizer)
+""",
+    "fine-tuning starts at its own epoch": """
+net = nn.Linear(6, 1)
+first = 0
+if args.resume:
+    net.load_state_dict(torch.load(args.resume))
+    first = 5
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(first, 20):
+    step(net, optimizer)
+""",
+    "weights of another run, and the first epoch as an option": """
+net = nn.Linear(6, 1)
+net.load_state_dict(torch.load("pretrained.pt"))
+first = args.resume_epoch
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(first, 20):
+    step(net, optimizer)
+""",
+    "pretrained weights with their epoch": """
+net = nn.Linear(6, 1)
+first = 0
+if args.pretrained:
+    saved = torch.load(args.pretrained)
+    net.load_state_dict(saved["net"])
+    first = saved["epoch"]
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(first, 20):
+    step(net, optimizer)
+""",
+    "checkpoints are evaluated one after the other": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(net.parameters())
+step(net, optimizer)
+first = 0
+if args.resume:
+    saved = torch.load(args.resume)
+    net.load_state_dict(saved["net"])
+    first = saved["number"]
+with torch.no_grad():
+    for number in range(first, 20):
+        net.load_state_dict(torch.load(f"net{number}.pt"))
+        print(number, net(x).mean())
+""",
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_lint_reports_a_count_that_goes_on(lint_reports, name):
+    lint_reports(GOES_ON_HEAD + GOES_ON[name])
+
+
+@pytest.mark.parametrize("name", GOES_ON_FINE)
+def test_lint_accepts_other_counts(lint_is_clean, name):
+    lint_is_clean(GOES_ON_HEAD.replace("parse_args()", "parse_args([])") + GOES_ON_FINE[name], "CKP002")

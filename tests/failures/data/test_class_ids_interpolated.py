@@ -179,6 +179,70 @@ def load(mask):
 }
 
 
+FAULTY |= {
+    "a layer, in a function that resizes labels": """
+def resize_labels(label, size):
+    small = np.zeros((size, size, 1, label.shape[3]))
+    interp = nn.UpsamplingBilinear2d(size=(size, size))
+    planes = torch.from_numpy(label.transpose(3, 2, 0, 1))
+    small[:] = interp(planes).numpy().transpose(2, 3, 1, 0)  # <- DAT029
+    return small
+""",
+    "a layer with a mode, before a loss": """
+class Step:
+    def __init__(self):
+        self.up = nn.Upsample(scale_factor=2, mode="bilinear")
+    def loss(self, out, mask):
+        mask = self.up(mask[:, None].float())  # <- DAT029
+        return F.cross_entropy(out, mask[:, 0].long())
+""",
+    "the default of OpenCV, in a function for annotations": """
+def scale_annotation(annotation, factor):
+    h, w = annotation.shape[:2]
+    return cv2.resize(annotation, (int(w * factor), int(h * factor)))  # <- DAT029
+""",
+    "a helper of a class": """
+class Pairs(Dataset):
+    def _downsample_gt(self, gt):
+        gt = torch.as_tensor(gt)[None, None].float()
+        return F.interpolate(gt, scale_factor=0.5, mode="bilinear")[0, 0]  # <- DAT029
+""",
+}
+CORRECT |= {
+    "a layer for the nearest pixel": """
+def resize_labels(label, size):
+    interp = nn.UpsamplingNearest2d(size=(size, size))
+    return interp(torch.from_numpy(label)[None, None].float())
+def resize_seg(seg, size):
+    return nn.Upsample(size=size)(seg)
+""",
+    "images in a function that resizes labels too": """
+def resize_image_and_label(image, label, size):
+    image = cv2.resize(image, size)
+    return image, cv2.resize(label, size, interpolation=cv2.INTER_NEAREST)
+def resize_pair_with_label(image, label, size):
+    return cv2.resize(image, size), label
+""",
+    "logits, soft labels and one-hot labels": """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Upsample(scale_factor=4, mode="bilinear")
+    def forward(self, x):
+        return self.up(x).argmax(1).long()
+def resize_soft_labels(labels, size):
+    return F.interpolate(labels, size=size, mode="bilinear")
+def upsample_onehot_label(label, size):
+    return F.interpolate(label, size=size, mode="bilinear")
+""",
+    "a threshold after it": """
+def resize_gt(gt, size):
+    gt = cv2.resize(gt, size)
+    return gt > 0.5
+""",
+}
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)

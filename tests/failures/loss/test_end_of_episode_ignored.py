@@ -1,5 +1,7 @@
 """LOS022: targets of Q-learning that bootstrap from terminal states."""
 
+import re
+
 import pytest
 
 TAIL = """
@@ -259,6 +261,142 @@ def learn(batch):
 """
     + TAIL,
 }
+
+
+NOT_STORED = {
+    "a memory of four values, in functions": """
+def learn(net, frozen, memory, optimizer):
+    batch = memory.sample(32)
+    s, a, r, s2 = [torch.stack(each) for each in zip(*batch)]
+    with torch.no_grad():
+        best, _ = frozen(s2).max(1)
+        y = r + 0.99 * best  # <- LOS022
+    optimizer.zero_grad()
+    F.mse_loss(net(s).gather(1, a).squeeze(1), y).backward()
+    optimizer.step()
+def play(env, net, frozen, memory, optimizer):
+    steps_done = 0
+    for episode in range(100):
+        state = env.reset()
+        while True:
+            steps_done += 1
+            action = choose(net, state, steps_done)
+            next_state, reward, done, _ = env.step(action)
+            memory.push(state, action, next_state, reward)
+            state = next_state
+            learn(net, frozen, memory, optimizer)
+            if done:
+                break
+""",
+    "a class with a table of rows": """
+class Agent:
+    def store_transition(self, s, a, r, s_):
+        self.memory[self.counter % 500] = np.hstack((s, [a, r], s_))
+        self.counter += 1
+    def learn(self):
+        rows = torch.as_tensor(self.memory[np.random.choice(500, 32)])
+        states, rewards, next_states = rows[:, :4], rows[:, 5:6], rows[:, -4:]
+        future = self.target(next_states).detach()
+        goal = rewards + GAMMA * future.max(1)[0].view(-1, 1)  # <- LOS022
+        self.loss(self.net(states).max(1)[0], goal).backward()
+agent = Agent()
+for episode in range(400):
+    s = env.reset()
+    while True:
+        a = agent.act(s)
+        s_, r, done, info = env.step(a)
+        agent.store_transition(s, a, r, s_)
+        if agent.counter > 500:
+            agent.learn()
+            if done:
+                print(episode, agent.counter)
+        if done:
+            break
+        s = s_
+""",
+    "five results of a step, and keywords": """
+obs, _ = env.reset()
+for step in range(10000):
+    action = policy(obs)
+    new_obs, reward, terminated, truncated, _ = env.step(action)
+    replay.add(obs=obs, action=action, reward=reward, next_obs=new_obs)
+    obs = new_obs
+    if terminated or truncated:
+        obs, _ = env.reset()
+    data = replay.sample(64)
+    q_next = critic(data.next_obs, actor(data.next_obs))
+    goal = data.reward + gamma * q_next.detach()  # <- LOS022
+    F.mse_loss(critic(data.obs, data.action), goal).backward()
+""",
+}
+STORED = {
+    "the flag is stored in a mask": """
+def learn(batch):
+    s, a, r, s2, alive = batch
+    y = r + 0.99 * frozen(s2).max(1)[0] * alive
+    F.mse_loss(net(s).gather(1, a), y).backward()
+for step in range(1000):
+    s2, r, done, _ = env.step(a)
+    memory.append((s, a, r, s2, 1 - done))
+    s = env.reset() if done else s2
+""",
+    "the next state is None at the end": """
+def learn(batch):
+    s, a, r, next_states = batch
+    ends = torch.tensor([each is not None for each in next_states])
+    values = torch.zeros(32)
+    values[ends] = frozen(torch.cat([each for each in next_states if each is not None])).max(1)[0]
+    y = r + 0.99 * values
+    F.mse_loss(net(s).gather(1, a), y).backward()
+for step in range(1000):
+    next_state, r, done, _ = env.step(a)
+    if done:
+        next_state = None
+    memory.push(s, a, r, next_state)
+""",
+    "an environment without ends": """
+env = gym.make("Pendulum-v1")
+def learn(batch):
+    s, a, r, s2 = batch
+    y = r + 0.99 * critic(s2, actor(s2))
+    F.mse_loss(critic(s, a), y).backward()
+for step in range(1000):
+    s2, r, done, _ = env.step(a)
+    memory.push(s, a, r, s2)
+    if done:
+        break
+""",
+    "the reward of the last step tells the end": """
+def learn(batch):
+    s, a, r, s2 = batch
+    y = r + 0.99 * frozen(s2).max(1)[0]
+    F.mse_loss(net(s).gather(1, a), torch.where(r < 0, r, y)).backward()
+for step in range(1000):
+    s2, r, done, _ = env.step(a)
+    r = -1.0 if done else r
+    memory.push(s, a, r, s2)
+""",
+    "a loader steps, not an environment": """
+def learn(batch):
+    s, a, r, s2 = batch
+    y = r + 0.99 * frozen(s2).max(1)[0]
+    F.mse_loss(net(s).gather(1, a), y).backward()
+for state, action, reward, next_state in data:
+    memory.push(state, action, reward, next_state)
+    learn(memory.sample())
+done = True
+""",
+}
+
+
+@pytest.mark.parametrize("script", NOT_STORED.values(), ids=NOT_STORED)
+def test_lint_reports_transitions_without_the_flag(lint_reports, script):
+    assert re.search("is not stored|nothing uses `terminated`", lint_reports(script)[0].message)
+
+
+@pytest.mark.parametrize("script", STORED.values(), ids=STORED)
+def test_lint_accepts_other_transitions(lint_is_clean, script):
+    lint_is_clean(script, "LOS022")
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)

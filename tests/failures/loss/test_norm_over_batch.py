@@ -87,6 +87,51 @@ aux = (G - 1.0) ** 2
     "one sample at a time": GRAD + "gp = sum((g.norm(2) - 1) ** 2 for g in gradients)\n",
     "another norm": GRAD + "loss = gradients.norm(2, dim=1).mean() + (weights.norm(2) - 1) ** 2\n",
 }
+IMAGES = """
+import torch
+from torch import autograd
+a = {share}
+mixed = (a * real + (1 - a) * fake).requires_grad_(True)
+gradients = autograd.grad(outputs=critic(mixed).sum(), inputs=mixed, create_graph=True, retain_graph=True)[0]
+"""
+FAULTY |= {
+    "along the channels": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1, 1)")
+    + "gp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()  # <- LOS032\n",
+    "along the channels, by position": IMAGES.replace("{share}", "torch.rand(len(real))[:, None, None, None]")
+    + "n = torch.norm(gradients + 1e-8, 2, 1)  # <- LOS032\ngp = 10 * torch.mean((1 - n).pow(2))\n",
+    "squares along the channels": IMAGES.replace("{share}", "torch.rand(8, 1).expand(8, 3 * 64).view(8, 3, 8, 8)")
+    + "n = torch.sqrt((gradients ** 2).sum(dim=1) + 1e-12)  # <- LOS032\ngp = ((n - 1) ** 2).mean()\n",
+    "along the columns, in a class": """
+import torch
+
+class Critic(torch.nn.Module):
+    def penalty(self, real, fake, eps=1e-6):
+        share = torch.rand((real.size(0), 1, 1, 1), device=real.device)
+        mixed = torch.autograd.Variable(share * real + (1 - share) * fake, requires_grad=True)
+        score = self(mixed)
+        (slope,) = torch.autograd.grad(score, mixed, torch.ones_like(score), create_graph=True)
+        return ((torch.linalg.vector_norm(slope + eps, dim=-1) - 1.0) ** 2).mean()  # <- LOS032
+""",
+}
+CORRECT |= {
+    "images that are flattened": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1, 1)")
+    + "gradients = gradients.view(gradients.size(0), -1)\ngp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()\n",
+    "images that are flattened in place of use": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1, 1)")
+    + "n = torch.norm(gradients.flatten(start_dim=1), 2, 1)\ngp = ((n - 1) ** 2).mean()\n",
+    "over all dimensions of an image": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1, 1)")
+    + "gp = ((gradients.norm(2, dim=(1, 2, 3)) - 1) ** 2).mean()\n",
+    "rows of numbers": IMAGES.replace("{share}", "torch.rand(len(real), 1)")
+    + "gp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()\n",
+    "one mask for each pixel, without a target": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1, 1)")
+    + "saliency = gradients.norm(2, dim=1) ** 2\n",
+    "images that the critic gets flattened": """
+import torch
+share = torch.rand(8, 1, 1, 1)
+mixed = (share * real + (1 - share) * fake).flatten(1).requires_grad_(True)
+gradients = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)[0]
+gp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()
+""",
+}
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)

@@ -256,6 +256,28 @@ def test_the_steps_of_an_episode_with_their_returns(run_is_clean):
 # Lint --------------------------------------------------------------------------------------------------------
 
 LINT_ONLY = {
+    "a Variable of actions, and a criterion that is passed": """
+import torch
+import torch.nn.functional as F
+from torch.autograd import Variable
+def step(net, frozen, opt, batch, criterion):
+    s, a, r, s2, done = zip(*batch)
+    a = torch.LongTensor(a).view(-1, 1)
+    a = Variable(a)
+    if torch.cuda.is_available():
+        a = a.cuda()
+    best, _ = frozen(Variable(torch.FloatTensor(s2))).max(1)
+    goal = Variable(torch.FloatTensor(r)) + 0.9 * best * (1 - Variable(torch.FloatTensor(done)))
+    q = net(Variable(torch.FloatTensor(s)))
+    q = q.gather(1, a)
+    loss = criterion(q, goal.detach())  # <- LOS003
+    opt.zero_grad(); loss.backward(); opt.step()
+def main(net, frozen, memory):
+    opt = torch.optim.Adam(net.parameters())
+    criterion = F.smooth_l1_loss
+    for _ in range(100):
+        step(net, frozen, opt, memory.sample(), criterion)
+""",
     "actor critic class": """
 import torch, torch.nn as nn, torch.nn.functional as F
 class Critic(nn.Module):

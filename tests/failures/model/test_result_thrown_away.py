@@ -277,7 +277,79 @@ for k in torch.randperm(96).split(16):
 """,
 }
 
+STORED_VALUES = {
+    "gradients that are clipped, in a loop over the parameters": """
+for epoch in range(4):
+    loss = F.mse_loss(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    for name, each in net.named_parameters():
+        each.grad.data.clamp(-1, 1)  # <- MDL009
+    optimizer.step()
+""",
+    "weights of a critic that are clipped": """
+def clip(critic, limit):
+    for p in critic.parameters():
+        p.data.clamp(-limit, limit)  # <- MDL009
+    critic.weight.data.clip(min=-limit, max=limit)  # <- MDL009
+""",
+    "gradients that are scaled, by a function of torch": """
+def average(net, count):
+    for param in net.parameters():
+        torch.mul(param.grad, 1 / count)  # <- MDL009
+        param.grad.div(count)  # <- MDL009
+""",
+    "a step by hand": """
+def step(net, lr):
+    with torch.no_grad():
+        for p in net.parameters():
+            p.data.sub(lr * p.grad)  # <- MDL009
+""",
+    "rewards that should be limited, with NumPy": """
+import numpy as np
+def limited(rewards):
+    np.clip(rewards, -1, 1)  # <- MDL009
+    return torch.as_tensor(rewards)
+""",
+}
+VIEWS_THAT_ARE_NOT_ASSIGNED |= STORED_VALUES
+
 VIEWS_THAT_ARE_NOT_ASSIGNED_FINE = {
+    "gradients and weights that are changed in place, or whose copy is used": """
+def prepare(net, limit):
+    for p in net.parameters():
+        p.grad.data.clamp_(-limit, limit)
+        p.grad = p.grad.clamp(-limit, limit)
+        torch.clamp(p.data, -limit, limit, out=p.data)
+        p.data.copy_(p.data.clamp(-limit, limit))
+    return [p.grad.mul(2) for p in net.parameters()]
+""",
+    "the data of another object is a set, a table or an array": """
+import numpy as np
+class Seen:
+    def __init__(self, table, values):
+        self.data, self.table, self.values = set(), table, values
+    def keep(self, item, node, rect, view):
+        self.data.add(item)
+        node.data.add(item)
+        self.table.data.clip(0, 1, inplace=True)
+        np.clip(self.values, 0, 1, out=self.values)
+        np.clip(self.values, 0, 1, self.values)
+        np.add(self.values, 1, self.values)
+        rect.clip(0, 1, 5, 5)
+        view.layer.add(item)
+""",
+    "a call that must raise": """
+def has_gradient(p):
+    try:
+        p.grad.mul(1)
+    except AttributeError:
+        return False
+    return True
+""",
+    "the last line of a notebook cell shows it": """
+net.weight.data.clamp(-1, 1)
+""",
     "changed in place, assigned or returned": """
 def attend(scores, mask, weight):
     scores.masked_fill_(mask == 0, float("-inf"))

@@ -458,3 +458,121 @@ def test_lint_reports_cleared_only(lint_reports, name):
 @pytest.mark.parametrize("name", CLEARED_ONLY_FINE)
 def test_lint_accepts_cleared_only(lint_is_clean, name):
     lint_is_clean(CLEARED_ONLY_HEAD + CLEARED_ONLY_FINE[name])
+
+
+CLEARED_FOR_STEP = {
+    "one of two optimizers that a function gets": """
+def update(opt_d, opt_g, loss_d, loss_g):
+    opt_g.zero_grad()
+    loss_g.backward()
+    opt_g.step()
+    opt_d.zero_grad()
+    loss_d.backward()
+    opt_d.zero_grad()  # <- OPT006
+    return loss_d.item()
+""",
+    "with clipping, in a class that also logs": """
+class Learner:
+    def __init__(self, actor, critic, actor_optim, critic_optim):
+        self.actor, self.critic, self.actor_optim, self.critic_optim = actor, critic, actor_optim, critic_optim
+
+    def learn(self, critic_loss, actor_loss):
+        self.critic_optim.zero_grad()
+        critic_loss.backward()
+        nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0)
+        self.critic_optim.zero_grad()  # <- OPT006
+        print(critic_loss.item())
+        self.actor_optim.zero_grad()
+        actor_loss.backward()
+        self.actor_optim.step()
+""",
+    "optimizers in a dictionary": """
+def update(optimizers, losses):
+    optimizers["value"].zero_grad()
+    losses["value"].backward(retain_graph=True)
+    optimizers["value"].zero_grad(set_to_none=True)  # <- OPT006
+
+    optimizers["policy"].zero_grad()
+    losses["policy"].backward()
+    optimizers["policy"].step()
+""",
+    "optimizers of the file": """
+actor, critic = nn.Linear(6, 1), nn.Linear(6, 1)
+actor_opt = torch.optim.Adam(actor.parameters())
+critic_opt = torch.optim.Adam(critic.parameters())
+for k in torch.randperm(96).split(16):
+    critic_loss = nn.functional.mse_loss(critic(x[k]), y[k])
+    critic_opt.zero_grad()
+    critic_loss.backward()  # <- OPT006
+    critic_opt.zero_grad()
+    actor_loss = -critic(actor(x[k]).expand(-1, 6)).mean()
+    actor_opt.zero_grad()
+    actor_loss.backward()
+    actor_opt.step()
+""",
+}
+
+CLEARED_FOR_STEP_FINE = {
+    "gradients of the loss that another optimizer steps are removed": """
+def update(opt_d, opt_g, loss_d, loss_g):
+    opt_d.zero_grad()
+    loss_d.backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    opt_d.zero_grad()
+    loss_g.backward()
+    opt_d.zero_grad()
+    opt_g.step()
+""",
+    "gradients are read": """
+def update(net, opt, probe, loss, other):
+    probe.zero_grad()
+    loss.backward()
+    norms = [p.grad.norm() for p in net.parameters()]
+    probe.zero_grad()
+    opt.zero_grad()
+    other.backward()
+    opt.step()
+    return norms
+""",
+    "a step in between, through a scaler": """
+def update(scaler, opt, critic_opt, loss, other):
+    critic_opt.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(critic_opt)
+    critic_opt.zero_grad()
+    opt.zero_grad()
+    other.backward()
+    opt.step()
+""",
+    "a function that uses the gradients": """
+def update(stats, opt, probe, loss, other):
+    probe.zero_grad()
+    loss.backward()
+    stats.collect(probe)
+    probe.zero_grad()
+    opt.zero_grad()
+    other.backward()
+    opt.step()
+""",
+    "cleared at both ends": """
+def update(opt, critic_opt, loss, other):
+    opt.zero_grad()
+    critic_opt.zero_grad()
+    (loss + other).backward()
+    opt.step()
+    critic_opt.step()
+    opt.zero_grad()
+    critic_opt.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", CLEARED_FOR_STEP)
+def test_lint_reports_a_clearing_that_is_written_for_a_step(lint_reports, name):
+    lint_reports(CLEARED_ONLY_HEAD + CLEARED_FOR_STEP[name], fixes=True)
+
+
+@pytest.mark.parametrize("name", CLEARED_FOR_STEP_FINE)
+def test_lint_accepts_other_clearings(lint_is_clean, name):
+    lint_is_clean(CLEARED_ONLY_HEAD + CLEARED_FOR_STEP_FINE[name])

@@ -657,6 +657,110 @@ for step in range(3):
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
 """
+PASSED_ON = {
+    "next to a model that other code gets": """
+from elsewhere import Agent
+optimizer = optim.Adam(model.parameters(), lr=0.1)
+agent = Agent(model)
+for epoch in range(8):
+    if epoch > 4:
+        optimizer.lr = 0.01  # <- OPT007
+    update(optimizer)
+    agent.act(x)
+""",
+    "an optimizer that other code steps": """
+from elsewhere import Fitter
+lr = 0.1
+optimizer = optim.RMSprop(model.parameters(), lr=lr)
+fitter = Fitter(model, optimizer)
+for epoch in range(8):
+    lr *= 0.9
+    optimizer.lr = lr  # <- OPT007
+    fitter.fit(x, y)
+""",
+    "an argument of a function": """
+def train(net, loader, optimizer, epochs, rate):
+    for epoch in range(epochs):
+        optimizer.lr = rate * 0.1 ** (epoch // 30)  # <- OPT007
+        for a, b in loader:
+            optimizer.zero_grad()
+            F.mse_loss(net(a), b).backward()
+            optimizer.step()
+""",
+    "an argument of a class": """
+class Trainer:
+    def __init__(self, net, optim):
+        self.net, self.optim = net, optim
+    def fit(self, loader):
+        for epoch in range(4):
+            self.optim.weight_decay *= 0.5  # <- OPT007
+            for a, b in loader:
+                self.optim.zero_grad()
+                F.mse_loss(self.net(a), b).backward()
+                self.optim.step()
+""",
+}
+
+PASSED_ON_FINE = {
+    "the groups are set": """
+def train(net, loader, optimizer, epochs, rate):
+    for epoch in range(epochs):
+        optimizer.lr = rate * 0.1 ** (epoch // 30)
+        for group in optimizer.param_groups:
+            group["lr"] = optimizer.lr
+        for a, b in loader:
+            optimizer.zero_grad()
+            F.mse_loss(net(a), b).backward()
+            optimizer.step()
+""",
+    "a wrapper of the program": """
+class Noam:
+    def __init__(self, inner):
+        self.inner, self.lr = inner, 0.1
+    def zero_grad(self):
+        self.inner.zero_grad()
+    def step(self):
+        self.inner.step()
+def train(net, loader, optimizer, epochs, rate):
+    for epoch in range(epochs):
+        optimizer.lr = rate
+        for a, b in loader:
+            optimizer.zero_grad()
+            F.mse_loss(net(a), b).backward()
+            optimizer.step()
+""",
+    "set once, and shown by other code": """
+from elsewhere import Fitter
+optimizer = optim.RMSprop(model.parameters(), lr=0.1)
+optimizer.lr = 0.1
+fitter = Fitter(model, optimizer)
+for epoch in range(8):
+    fitter.fit(x, y)
+""",
+    "the settings of another object": """
+def train(net, loader, settings, optimizer):
+    for epoch in range(settings.epochs):
+        settings.lr = 0.1 * 0.5**epoch
+        for a, b in loader:
+            optimizer.zero_grad()
+            (settings.lr * F.mse_loss(net(a), b)).backward()
+            optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_lint_reports_settings_of_optimizers_that_other_code_gets(lint_reports, name: str):
+    assert all(
+        each.severity == "warning" or "agent" in PASSED_ON[name] for each in lint_reports(HEAD + PASSED_ON[name])
+    )
+
+
+@pytest.mark.parametrize("name", PASSED_ON_FINE)
+def test_lint_accepts_settings_that_may_be_read(lint_is_clean, name: str):
+    lint_is_clean(HEAD + PASSED_ON_FINE[name], "OPT007")
+
+
 UNKNOWN_KEYS = {
     "learning_rate": '[{"params": model[0].parameters(), "learning_rate": 1e-5}]  # <- OPT007\n',
     "wd": '[{"params": model[0].parameters()}, {"params": model[2].parameters(), "wd": 0.1}]  # <- OPT007\n',

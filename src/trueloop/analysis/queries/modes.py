@@ -8,8 +8,10 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import SUBMODULE, WRAPPER, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import assigned_names, is_inside, is_statement
-from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import Fix, dotted_name, encloses
+from trueloop.analysis.queries.possible_values import enclosing_nodes
+from trueloop.analysis.queries.shuffled_loaders import argument_of
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
 
 _DROPOUT: Final = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
 _BATCH_NORMS: Final = ("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")
@@ -293,9 +295,43 @@ def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, se
         return _has_dropout(model, "dropout", "", default=0.0)
     argument_count = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
     is_container = name in ("Sequential", "ModuleList", "ModuleDict")
-    if is_container and argument_count and not model.sources:
-        return None  # its layers are unknown
+    if is_container and argument_count:
+        from_functions = _gets_layers_of_functions(source, model.node)
+        if from_functions or not model.sources:
+            return from_functions or None  # its layers are unknown
     return is_container and _any_true(_depends_on_mode(source, each, seen) for each in model.sources)
+
+
+def _gets_layers_of_functions(source: SourceFile, container: ast.Call) -> bool:
+    """Return True for ``Sequential(*block(8, 16))`` if the function ``block`` certainly returns such layers."""
+    calls = [each.value for each in container.args if isinstance(each, ast.Starred)]
+    for call in calls:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            named = [each for each in source.nodes_of(ast.FunctionDef) if each.name == call.func.id]
+            around = [each for each in named if encloses(source.parents.get(id(each)), call)]
+            if any(_creates_layers(source, each, call) for each in around[-1:]):
+                return True
+    return False
+
+
+def _creates_layers(source: SourceFile, function: ast.FunctionDef, call: ast.Call) -> bool:
+    """Return True if a function creates a layer that depends on the mode, for the arguments that a call passes."""
+    for layer in nodes_in(function, ast.Call):
+        name = source.qualified_name(layer.func).removeprefix(_TORCH_NN) or last_name(layer.func)
+        rates = [*layer.args[:1], *(each.value for each in layer.keywords if each.arg == "p")]
+        is_off = any(isinstance(each, ast.Constant) and each.value == 0 for each in rates)
+        if not name.startswith(_BATCH_NORMS) and (is_off or not name.startswith(_DROPOUT)):
+            continue
+        around = [each for each in enclosing_nodes(source, layer) if isinstance(each, ast.If | ast.IfExp)]
+        if all(_is_on(source, function, call, each.test) for each in around):
+            return True
+    return False
+
+
+def _is_on(source: SourceFile, function: ast.FunctionDef, call: ast.Call, test: ast.expr) -> bool:
+    """Return True for a parameter that is True in a call."""
+    given = argument_of(source, function, call, test.id) if isinstance(test, ast.Name) else None
+    return isinstance(given, ast.Constant) and given.value is True
 
 
 def _has_dropout(model: AbstractValue, name: str, position: str, *, default: float) -> bool:

@@ -32,7 +32,7 @@ ELEMENTWISE: Final = frozenset((
     "int", "le", "log", "log1p", "logsigmoid", "long", "lt", "neg", "numpy", "pow", "relu", "round", "sigmoid",
     "softplus", "sqrt", "square", "tanh", "to", "FloatTensor", "requires_grad_", "type", "type_as", "where", "maximum",
     "minimum", "mul", "sub", "add", "div", "expm1", "sign", "huber", "sin", "cos", "tan", "arctan", "log2", "log10",
-    "floor", "ceil", "nan_to_num", "power", "multiply", "subtract", "divide",
+    "floor", "ceil", "Variable", "nan_to_num", "power", "multiply", "subtract", "divide",
 ))  # fmt: skip
 PER_ITEM_LOSSES: Final = re.compile(
     r"^((mse|l1|smooth_l1|huber|poisson_nll)_loss|binary_cross_entropy(_with_logits)?)$"

@@ -26,7 +26,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it: the result of a resize with interpolation is converted to integers, also after it was
-    returned by the dataset, and it is called a mask, a label or a segmentation, or is the target of a loss.
+    returned by the dataset, and it is called a mask, a label or a segmentation, or is the target of a loss. So is the
+    argument of a function whose name says that it resizes labels, such as ``resize_label(label, size)``.
 
 References
     torch.nn.functional.interpolate, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html
@@ -41,7 +42,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call, without_conversions
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import computed_from, parameters_of, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -54,6 +55,11 @@ _NO_CLASSES: Final = frozenset((
     "image", "images", "img", "imgs", "logits", "logit", "pred", "preds", "prob", "probs", "soft", "alpha", "matte",
     "depth", "heatmap", "heatmaps", "heat", "density", "flow", "attention", "attn", "weights", "binary", "edge",
     "saliency", "onehot", "hot",
+))  # fmt: skip
+_LABELS: Final = _MASK - {"mask", "masks", "msk", "target", "targets", "trimap"}
+_RESIZING: Final = frozenset((
+    "resize", "resized", "rescale", "scale", "scaled", "downsample", "upsample", "interp", "interpolate", "shrink",
+    "downscale", "upscale", "zoom",
 ))  # fmt: skip
 _MODES: Final = frozenset(("bilinear", "bicubic", "area", "linear", "trilinear"))
 _INTERPOLATING: Final = frozenset((
@@ -101,6 +107,31 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=each.call,
                 related=((call, "converted to integers here"),),
             )
+    for call, function in _by_name(source):
+        if id(call) not in reported:
+            yield Hit(
+                message=f"`{ast.unparse(call)}` interpolates between class ids: the mean of the classes 0 and 4 is "
+                "class 2. Use the mode for the nearest pixel.",
+                node=call,
+                related=((function, "the function resizes labels"),),
+            )
+
+
+def _by_name(source: SourceFile) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
+    """Yield each interpolation of an argument that is called a label, in a function that resizes labels by its name."""
+    for function in source.nodes_of(ast.FunctionDef):
+        words = set(name_words(function.name))
+        if not words & _RESIZING or not words & _LABELS or words & _NO_CLASSES:
+            continue
+        parameters = {each.arg for each in parameters_of(function)}
+        for call in nodes_in(function, ast.Call):
+            subject = _interpolated(source, call)
+            if subject is None or _is_binary(source, subject):
+                continue
+            names = {last_name(each) for each in computed_from(source, subject) if isinstance(each, ast.Name)}
+            labels = {each for each in names & parameters if set(name_words(each)) & _LABELS}
+            if labels and not _is_thresholded(function, names):
+                yield call, function
 
 
 def _converted(call: ast.Call) -> ast.expr | None:
@@ -176,10 +207,20 @@ def _interpolated(source: SourceFile, call: ast.Call) -> ast.expr | None:
         return _resized_subject(source, call, first)
     if name == "Resize" or first is None or not call.args:
         return None
-    for each in [call.func, *possible_values(source, call.func)]:
-        if isinstance(each, ast.Call) and any(map(_is_blurring_resize, nodes_in(each, ast.Call))):
+    made = [each for each in (call.func, *possible_values(source, call.func)) if isinstance(each, ast.Call)]
+    if any(map(_is_blurring_layer, made)):
+        return first
+    for each in made:
+        if any(map(_is_blurring_resize, nodes_in(each, ast.Call))):
             return first if not _has_own_masks(source) else None
     return None
+
+
+def _is_blurring_layer(call: ast.Call) -> bool:
+    """Return True for ``nn.UpsamplingBilinear2d(2)`` and ``nn.Upsample(size, mode="bilinear")``."""
+    mode = argument_node(call, "mode", 2) if last_name(call.func) == "Upsample" else None
+    is_blurring = isinstance(mode, ast.Constant) and mode.value in _MODES
+    return is_blurring or last_name(call.func) == "UpsamplingBilinear2d"
 
 
 def _takes_every_nth_pixel(source: SourceFile, call: ast.Call) -> bool:
@@ -323,8 +364,8 @@ def _is_thresholded(function: Any, names: frozenset[str] | set[str]) -> bool:
 
 RULE = Rule(
     required_words=(
-        "interpolate(|upsample(|resize(|Resize(|zoom(",
-        ".long()|.int()|torch.long|int64|int32|LongTensor|astype(int",
+        "interpolate(|upsample(|resize(|Resize(|zoom(|Upsampl",
+        ".long()|.int()|torch.long|int64|int32|LongTensor|astype(int|label|seg|_gt|anno",
     ),
     find=find,
 )

@@ -1,4 +1,4 @@
-"""``argparse`` gets ``type=bool``, so every text that is given for the flag means True, also "False".
+"""A command-line flag is True whatever is given: by ``type=bool``, or by ``store_true`` with the default True.
 
 What you see
     ``--freeze False`` freezes the encoder all the same, or an option that is on by default cannot be switched off. The
@@ -6,6 +6,7 @@ What you see
 
 Why it happens
     ``argparse`` calls ``bool("False")``, and a string that is not empty is true. Only ``--freeze ""`` gives False.
+    With ``action="store_true", default=True``, the flag is True with ``--freeze`` and without it.
 
 Fix
     Use a flag that can be switched off by ``--no-freeze``:
@@ -15,10 +16,12 @@ Fix
 When this is fine
     - The type is a function of your own that reads the text, such as ``str2bool``.
     - Other libraries, such as ``click`` and ``typer``, read "False" as False.
+    - Another option, ``set_defaults`` or the program sets the same name to False.
 
 How it is detected
-    Only the linter finds it: a call of ``add_argument`` with ``type=bool``. It is a note, and a warning if the program
-    itself passes a text such as "False" for the flag.
+    Only the linter finds it: a call of ``add_argument`` with ``type=bool``, or with ``action="store_true"`` and the
+    default True. It is a note, and a warning if the program itself passes a text such as "False" for the flag, or if
+    the default is True and the program reads the flag, and nothing else sets it.
 
 References
     Python, "argparse", on type, https://docs.python.org/3/library/argparse.html#type
@@ -29,6 +32,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -41,7 +45,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for call in source.all_calls:
         if last_name(call.func) != "add_argument" or not call.args:
             continue
+        is_stuck = _is_stuck(source, call)
         for each in call.keywords:
+            if each.arg == "action" and is_stuck:
+                yield Hit(
+                    message=f"{ast.unparse(call.args[-1])} is True with the flag and without it: nothing sets it to "
+                    "False.",
+                    node=call,
+                    fix=_flag(source, each),
+                )
             if each.arg == "type" and isinstance(each.value, ast.Name) and each.value.id == "bool":
                 passes_false = _passes_false(source, call)
                 yield Hit(
@@ -49,8 +61,39 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     '"False": bool("False") is True.',
                     node=call,
                     fix=None if passes_false or not _is_plain(call) else _flag(source, each),
-                    severity=None if passes_false else Severity.NOTE,
+                    severity=None if passes_false or is_stuck else Severity.NOTE,
                 )
+
+
+def _is_stuck(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for a flag with the default True that the program reads, and that nothing sets to False."""
+    given = {each.arg: each.value for each in call.keywords}
+    default, action = given.get("default"), given.get("action")
+    is_flag = isinstance(action, ast.Constant) and action.value == "store_true"
+    name = _destination(call)
+    if not isinstance(default, ast.Constant) or default.value is not True or not name:
+        return False
+    if not is_flag and (action is not None or "nargs" in given or "const" in given):
+        return False
+    others = [each for each in definitions(source).calls.get("add_argument", []) if each is not call]
+    if any(_destination(each) == name for each in others):
+        return False
+    setters = definitions(source).calls.get("set_defaults", []) + definitions(source).calls.get("setattr", [])
+    if any(each.arg in (name, None) for call in setters for each in call.keywords) or any(
+        getattr(each, "value", None) == name for call in setters for each in call.args
+    ):
+        return False
+    uses = definitions(source).attributes.get(name, [])
+    return bool(uses) and all(isinstance(each.ctx, ast.Load) for each in uses)
+
+
+def _destination(call: ast.Call) -> str:
+    """Return the name of the attribute that an argument sets: "use_cuda" for ``--use-cuda``."""
+    named = [each.value for each in call.keywords if each.arg == "dest"]
+    options = [each.value for each in (named or call.args) if isinstance(each, ast.Constant)]
+    texts = [each for each in options if isinstance(each, str)]
+    long = [each for each in texts if each.startswith("--")] or texts
+    return long[0].lstrip("-").replace("-", "_") if long else ""
 
 
 def _passes_false(source: SourceFile, call: ast.Call) -> bool:
@@ -77,7 +120,7 @@ def _flag(source: SourceFile, keyword: ast.keyword) -> Fix | None:
     return Fix((edit,), safe=False, description="Make it a flag")
 
 
-RULE = Rule(required_words=("add_argument(", "bool"), find=find)
+RULE = Rule(required_words=("add_argument(", "bool|store_true"), find=find)
 
 BAD = """
 import argparse

@@ -27,7 +27,8 @@ How it is detected
     a network for the next state, and a flag such as ``done``, ``terminal`` or ``terminated`` that the same function
     gets or unpacks, or that the program stores together with the reward; what follows the next state in a transition
     of five values is such a flag, too, whatever its name. It is reported if nothing uses the flag, apart
-    from storing or converting it and ending the loop over the steps.
+    from storing or converting it and ending the loop over the steps. So is a target for transitions that are stored
+    without the flag that ``env.step(action)`` returns.
 
 References
     Mnih et al., 2015, "Human-level control through deep reinforcement learning", algorithm 1,
@@ -60,6 +61,8 @@ _NEXT: Final = re.compile(
 _STORING: Final = re.compile(
     r"append|push|^add|store|remember|^put|insert|record|print|memor|observe|save|log", re.IGNORECASE
 )
+_COUNTER: Final = re.compile(r"(global_)?(steps?|episodes?|iters?|iterations?|epochs?|games?|updates?|num|n|total)_")
+"""The start of ``steps_done`` and other counts."""
 _MASK: Final = re.compile(r"mask|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
 _ENDLESS: Final = re.compile(r"Pendulum|HalfCheetah|Swimmer|Reacher|Pusher|infinite.horizon|continuing", re.IGNORECASE)
 _NO_FLAG: Final = re.compile(
@@ -90,10 +93,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
         flag = next((name for name in bound if _is_unused(source, function, target, name)), "")
         if not flag and not bound and _stored_flag(source) and not _handles_ends(source, target):
             flag = _stored_flag(source)
+        dropped = _dropped_flag(source) if not flag and not bound else ""
+        if dropped and not _handles_ends(source, target):
+            flag = dropped
         if flag:
+            reason = f"nothing uses `{flag}`" if flag != dropped else f"`{flag}` is not stored with the transitions"
             yield Hit(
                 message=f"`{ast.unparse(target.node)}` adds the value of the next state even where the episode has "
-                f"ended: nothing uses `{flag}`.",
+                f"ended: {reason}.",
                 node=target.node,
             )
 
@@ -155,8 +162,16 @@ def _origins(function: Any, node: ast.AST) -> list[ast.AST]:
     for _ in range(_MAX_DEPTH):
         names = {each.id for part in found for each in nodes_in(part, ast.Name)} - seen
         seen |= names
-        found += [value for target, value in single_assignments(function) if getattr(target, "id", "") in names]
+        found += [value for target, value in single_assignments(function) if _assigns(target, value, names)]
     return found
+
+
+def _assigns(target: ast.expr, value: ast.expr, names: set[str]) -> bool:
+    """Return True for a variable, or several that get the results of ``q.max(1)``."""
+    is_extremum = isinstance(value, ast.Call) and last_name(value.func) in ("max", "min", "sort", "topk")
+    if isinstance(target, ast.Tuple) and is_extremum:
+        return any(getattr(each, "id", "") in names for each in target.elts)
+    return getattr(target, "id", "") in names
 
 
 def _values_next_state(parts: tuple[ast.AST, ...]) -> bool:
@@ -253,7 +268,7 @@ def _computed_from(source: SourceFile, read: ast.expr, target: _Target) -> set[s
         case ast.While():
             is_neutral = _is_in(read, statement.test)
         case ast.If():
-            is_neutral = _only_ends_loop(statement, target)
+            is_neutral = _only_ends_loop(source, statement, target)
         case ast.Expr(value=ast.Call(func=func)):
             is_neutral = bool(_STORING.search(last_name(func))) and not _is_calculated(source, read)
         case _:
@@ -287,11 +302,12 @@ def _is_in(node: ast.AST, outer: ast.AST) -> bool:
     return any(each is node for each in walk(outer))
 
 
-def _only_ends_loop(node: ast.If, target: _Target) -> bool:
+def _only_ends_loop(source: SourceFile, node: ast.If, target: _Target) -> bool:
     """Return True if an ``if`` neither contains a target, nor comes before it, nor assigns what it is computed from."""
     statements = (*node.body, *node.orelse)
+    is_before = node.lineno < target.node.lineno and function_of(source, node) is function_of(source, target.node)
     if any(_is_in(target.node, each) for each in statements) or any(
-        isinstance(each, ast.Continue | ast.Break | ast.Return) and node.lineno < target.node.lineno
+        isinstance(each, ast.Continue | ast.Break | ast.Return) and is_before
         for statement in statements
         for each in walk(statement)
     ):
@@ -319,6 +335,28 @@ def _stored_flag(source: SourceFile) -> str:
     return ""
 
 
+def _dropped_flag(source: SourceFile) -> str:
+    """Return the flag that ``env.step(action)`` returns, if the program stores its transitions without it."""
+    stored = [
+        nodes
+        for call in source.all_calls
+        if _STORING.search(last_name(call.func)) and last_name(call.func) != "print"
+        for nodes in [[each for part in (*call.args, *call.keywords) for each in nodes_in(part, ast.Name)]]
+        if set().union(*map(_words, nodes)) & _REWARDS and any(map(_is_next, nodes))
+    ]
+    if not stored or any(_FLAG.match(each.id) or _MASK.search(each.id) for nodes in stored for each in nodes):
+        return ""
+    for each in source.nodes_of(ast.Assign):
+        match each:
+            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Call(func=ast.Attribute(attr="step"))):
+                names = [part.id for part in parts if isinstance(part, ast.Name) and _FLAG.match(part.id)]
+                if names and len(parts) in (4, 5):
+                    return names[0]
+            case _:
+                pass
+    return ""
+
+
 def _handles_ends(source: SourceFile, target: _Target) -> bool:
     """Return True if any code of a program uses a flag for more than storing it."""
     for each in source.nodes_of(ast.Name, ast.Attribute, ast.Subscript):
@@ -330,7 +368,7 @@ def _handles_ends(source: SourceFile, target: _Target) -> bool:
         )
         if "final" in name or _MASK.search(name):
             return True
-        if name and is_read and (_FLAG.match(name) or _FLAG.match(name.rpartition("_")[2])):
+        if name and is_read and not _COUNTER.match(name) and (_FLAG.match(name) or _FLAG.match(name.split("_")[-1])):
             more = _computed_from(source, each, target)  # type: ignore[arg-type]
             if more is None or any(not _FLAG.match(other) for other in more):
                 return True
@@ -339,7 +377,7 @@ def _handles_ends(source: SourceFile, target: _Target) -> bool:
 
 RULE = Rule(
     required_words=(
-        "gamma|discount|0.9",
+        "gamma|GAMMA|discount|0.9",
         re.compile(r"done|term|ended|, d =|, d in|\b\w+, \w+, r\w*, \w+, \w+(\)|\]|:)? (=|in) "),
         "rew|r +|r,",
         "backward(",

@@ -8,7 +8,8 @@ Why it happens
     The penalty pulls the norm of the critic's gradient for each sample to 1. ``gradients.norm(2)`` without ``dim`` is
     the root of the sum over all samples: pulled to 1, each sample's norm becomes 1 / sqrt(batch size). The result is a
     single number, so a mean after it changes nothing and raises no error. ``norm(2, dim=0)`` is one number for each
-    feature, over all samples. The mean of the norms may be 1 while that of every sample is not.
+    feature, over all samples. The mean of the norms may be 1 while that of every sample is not. For images,
+    ``norm(2, dim=1)`` is one number for each pixel, over its channels.
 
 Fix
     Flatten each sample, and take the norm along that dimension.
@@ -24,7 +25,8 @@ When this is fine
 How it is detected
     Only the linter finds it: the square of a norm minus a number, where the norm has no ``dim`` or ``dim=0``, or is
     averaged before the number is subtracted, and is that of the result of ``torch.autograd.grad(...,
-    create_graph=True)`` for inputs. It follows variables, functions, ``view`` and indexing.
+    create_graph=True)`` for inputs. It follows variables, functions, ``view`` and indexing. A norm along another
+    dimension is reported if the inputs are mixed with factors of four dimensions, so are images, and not flattened.
 
 References
     Gulrajani et al., "Improved Training of Wasserstein GANs", 2017, arXiv:1704.00028
@@ -36,13 +38,16 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
+from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, integer
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _NORMS: Final = frozenset(("norm", "vector_norm"))
 _VIEWS: Final = frozenset(("view", "reshape", "flatten", "float", "squeeze", "to", "contiguous"))
+_SAME_SHAPE: Final = frozenset(("float", "to", "contiguous"))
+_SHAPED: Final = frozenset(("rand", "empty", "view", "reshape", "expand", "FloatTensor", "new_empty", "repeat", "size"))
+_PER_PIXEL: Final = "taken along one dimension of images, one number for each pixel"
 _PARAMETERS: Final = re.compile(r"param|weight|theta|\bw\b", re.IGNORECASE)
 _LIBRARIES: Final = frozenset(("torch", "linalg", "LA", "F", "functional"))
 _MAX_DEPTH: Final = 10
@@ -56,8 +61,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             gradients, reason = _normed(source, norm) or (None, "")
             if gradients is None or id(norm) in reported:
                 continue
-            gradient = _gradient_call(source, gradients, _MAX_DEPTH)
-            if gradient is not None:
+            views = _SAME_SHAPE if reason is _PER_PIXEL else _VIEWS
+            gradient = _gradient_call(source, gradients, _MAX_DEPTH, views)
+            if gradient is not None and (reason is not _PER_PIXEL or _is_for_images(source, gradient)):
                 reported.add(id(norm))
                 yield Hit(
                     message=f"`{ast.unparse(norm)}` is {reason}, so the penalty does not "
@@ -146,6 +152,8 @@ def _reduced(normed: ast.expr | None, call: ast.Call, rest: list[ast.expr]) -> t
         return None
     if not dimensions:
         return normed, "one number for the whole batch"
+    if integer(dimensions[0]) in (1, 2, 3, -1):
+        return normed, _PER_PIXEL
     is_batch = integer(dimensions[0]) == 0
     return (normed, "taken over the samples of the batch, dimension 0") if is_batch else None
 
@@ -174,23 +182,59 @@ def _sum_of_squares(source: SourceFile, node: ast.expr) -> tuple[ast.expr, str] 
     return None
 
 
-def _gradient_call(source: SourceFile, node: ast.expr, depth: int) -> ast.Call | None:
+def _gradient_call(source: SourceFile, node: ast.expr, depth: int, views: frozenset[str]) -> ast.Call | None:
     """Return the ``autograd.grad`` with a graph from which a value comes unchanged, or viewed in another shape."""
     match node:
         case ast.Call(func=ast.Attribute(attr="grad")) | ast.Call(func=ast.Name(id="grad")):
             return node if _is_for_inputs(source, node) else None
-        case ast.Subscript(value=inner):
-            return _gradient_call(source, inner, depth)
-        case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in _VIEWS and last_name(inner) != "torch":
-            return _gradient_call(source, inner, depth)
-        case ast.Call(func=ast.Attribute(attr="flatten" | "reshape"), args=[inner, *_]):
-            return _gradient_call(source, inner, depth)
+        case _ if (viewed := _viewed(node, views)) is not None:
+            return _gradient_call(source, viewed, depth, views)
         case _:
             values = possible_values(source, node) if depth else []
             unpacked = unpacked_call(source, node) if isinstance(node, ast.Name) else None
             values = [unpacked] if unpacked is not None and not values else values
-            found = [_gradient_call(source, each, depth - 1) for each in values]
+            found = [_gradient_call(source, each, depth - 1, views) for each in values]
             return found[0] if found and all(found) else None
+
+
+def _viewed(node: ast.expr, views: frozenset[str]) -> ast.expr | None:
+    """Return what an expression shows in another shape, or with a small number added; None for other expressions."""
+    match node:
+        case ast.Subscript(value=inner, slice=index) if views is _VIEWS or isinstance(index, ast.Constant):
+            return inner
+        case ast.BinOp(op=ast.Add(), left=inner, right=small):
+            is_small = isinstance(small, ast.Constant) or last_name(small).lower().startswith("eps")
+            return inner if is_small else None
+        case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in views and last_name(inner) != "torch":
+            return inner
+        case ast.Call(func=ast.Attribute(attr="flatten" | "reshape"), args=[inner, *_]) if views is _VIEWS:
+            return inner
+        case _:
+            return None
+
+
+def _is_for_images(source: SourceFile, call: ast.Call) -> bool:
+    """Return True if the inputs for which a call differentiates are computed with something of four dimensions."""
+    given = {each.arg: each.value for each in call.keywords}
+    inputs = given.get("inputs") or call.args[1]
+    nodes = [each for each in computed_from(source, inputs, 4) if isinstance(each, ast.Call | ast.Subscript)]
+    return any(map(_has_four_dimensions, nodes)) and not any(
+        last_name(getattr(each, "func", None)) in ("flatten", "unfold") for each in nodes
+    )
+
+
+def _has_four_dimensions(node: ast.expr) -> bool:
+    """Return True for ``torch.rand(n, 1, 1, 1)``, ``a.view(n, 1, 1, 1)`` and ``a[:, None, None, None]``."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name), args=[ast.Tuple(elts=sizes) | ast.List(elts=sizes)]):
+            is_shaped = name in _SHAPED
+        case ast.Call(func=ast.Attribute(attr=name), args=sizes):
+            is_shaped = name in _SHAPED
+        case ast.Subscript(slice=ast.Tuple(elts=sizes)):
+            is_shaped = any(isinstance(each, ast.Constant) and each.value is None for each in sizes)
+        case _:
+            return False
+    return is_shaped and len(sizes) == 4 and not any(isinstance(each, ast.Starred) for each in sizes)
 
 
 def _is_for_inputs(source: SourceFile, call: ast.Call) -> bool:
@@ -212,7 +256,8 @@ def _fix(source: SourceFile, norm: ast.expr, gradients: ast.expr) -> Fix | None:
         return None
     exponents = [each.value for each in norm.keywords if each.arg in ("p", "ord")]
     order = ast.unparse(exponents[0]) if exponents else "2"
-    text = f"{source.text.segment(gradients)}.flatten(1).norm({order}, dim=1)"
+    values = source.text.segment(gradients)
+    text = f"{f'({values})' if isinstance(gradients, ast.BinOp) else values}.flatten(1).norm({order}, dim=1)"
     edit = source.text.replace(norm, text)
     return Fix((edit,), safe=False, description="Take the norm for each sample")
 

@@ -2,8 +2,8 @@
 
 What you see
     A call of an activation, dropout, ``masked_fill``, ``clamp``, ``detach()`` or ``to(device)`` has no effect: two
-    linear layers act as one, a network with dropout overfits, attention sees what its mask should hide, memory grows,
-    or a batch stays on the CPU.
+    linear layers act as one, a network with dropout overfits, attention sees what its mask should hide, gradients are
+    not clipped, memory grows, or a batch stays on the CPU.
 
 Why it happens
     ``F.relu(x)``, ``x.masked_fill(...)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike
@@ -16,6 +16,8 @@ Fix
 
         F.relu(x)  # wrong
         x = F.relu(x)  # right
+        p.grad.data.clamp(-1, 1)  # wrong
+        p.grad.data.clamp_(-1, 1)  # right
         model.state_dict(best)  # wrong: overwrites best
         model.load_state_dict(best)  # right
         group["lr"] == 0.1 * lr  # wrong: compares
@@ -84,6 +86,10 @@ CHANGING_METHODS: Final = frozenset((
     "clamp_max",
 ))  # fmt: skip
 """Methods of tensors that return a changed copy; those that change the tensor itself end in ``_``."""
+CHANGING_ARITHMETIC: Final = frozenset((
+    "clip", "add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv", "subtract", "multiply", "divide",
+))  # fmt: skip
+"""Further ones, which objects of other classes may have too."""
 COMPUTED: Final = ("torch.nn.functional.", "torch.Tensor.", "torch.nn.")
 CREATED: Final = frozenset(
     f"torch.{word}"
@@ -119,20 +125,13 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from _comparisons(source)
     moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
     for statement in source.nodes_of(ast.Expr):
-        match statement:
-            case ast.Expr(
-                value=ast.Call(
-                    func=ast.Attribute(attr=attr, value=ast.Name(id="torch")), args=[changed_one, *_]
-                ) as call
-            ) if attr in CHANGING_METHODS:
-                name = ast.unparse(changed_one)
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr=attr, value=ast.Name(id=name))) as call):
-                pass
-            case _:
-                continue
-        loop = moved.get(name)
-        is_moved = attr in ("to", "cuda") and loop is not None and encloses(loop, call)
-        if (is_moved or _is_pure(attr, call)) and _is_certain(source, statement):
+        call = statement.value
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        loop = moved.get(ast.unparse(call.func.value))
+        is_moved = call.func.attr in ("to", "cuda") and loop is not None and encloses(loop, call)
+        name = ast.unparse(call.func.value) if is_moved else _unchanged_input(call, call.func)
+        if name and _is_certain(source, statement):
             yield Hit(
                 message=f"The result of `{ast.unparse(call.func)}()` is discarded: the call does not change `{name}`.",
                 node=call,
@@ -152,10 +151,29 @@ def _parts_of_batch(loop: BatchLoop) -> Iterator[str]:
             yield each.id
 
 
+def _unchanged_input(call: ast.Call, function: ast.Attribute) -> str:
+    """Return what a call reads and leaves unchanged, if it returns changed values of it; "" for other calls."""
+    if any(each.arg in (None, "out", "inplace") for each in call.keywords):
+        return ""
+    owner, is_stored = function.value, _has_stored_values(function.value) and function.attr in CHANGING_ARITHMETIC
+    if isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy") and call.args:
+        changing = CHANGING_METHODS | (CHANGING_ARITHMETIC if _has_stored_values(call.args[0]) else {"clip"})
+        return ast.unparse(call.args[0]) if function.attr in changing and len(call.args) < 4 else ""
+    if is_stored or (isinstance(owner, ast.Name) and _is_pure(function.attr, call)):
+        return ast.unparse(owner)
+    return ast.unparse(owner) if function.attr in CHANGING_METHODS and _has_stored_values(owner) else ""
+
+
+def _has_stored_values(node: ast.expr) -> bool:
+    """Return True for a gradient, a weight, or the data behind a parameter: ``p.grad.data``, ``layer.weight``."""
+    *owner, last = dotted_name(node).split(".")
+    if last == "data" and owner and owner[-1] not in ("grad", "weight", "bias"):
+        return re.fullmatch(r"p|w|params?|parameters?", owner[-1]) is not None  # that of another object may be a set
+    return bool(owner) and last in ("grad", "weight", "bias", "data")
+
+
 def _is_pure(attr: str, call: ast.Call) -> bool:
     """Return True for a method that only tensors and arrays have, and that never changes them."""
-    if any(each.arg in (None, "out") for each in call.keywords):
-        return False
     numbers = all(isinstance(each, ast.Constant | ast.UnaryOp | ast.Tuple | ast.Call) for each in call.args)
     if attr in CHANGING_METHODS:
         return len(call.args) + len(call.keywords) > 0
@@ -347,7 +365,8 @@ _ALONE: Final = re.compile(
 """The start of a statement that is a call."""
 _PURE_CALL: Final = re.compile(
     r"(?:queeze|view|reshape|permute|transpose|contiguous|long|\.to|cuda|flatten|expand|repeat|state_dict|[ei]lu|dropout|igmoid"
-    r"|tanh|oftmax|masked|index_|scatter_add|clamp|mish|swish|plus|detach|float|double|half|bfloat16)\w*\("
+    r"|tanh|oftmax|masked|index_|scatter_add|clamp|mish|swish|plus|detach|float|double|half|bfloat16"
+    r"|(?:grad|data|weight|bias|torch|np|numpy)\.(?:clip|add|sub|mul|div|lerp))\w*\("
 )
 _LAYER: Final = re.compile(r"[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus")
 
@@ -364,7 +383,7 @@ def _may_discard(text: str) -> bool:
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
-        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==",
+        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|.data.|.weight.|.bias.",
         _may_discard,
     ),
     find=find_all,

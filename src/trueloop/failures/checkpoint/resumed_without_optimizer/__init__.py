@@ -26,7 +26,8 @@ How it is detected
     loads is about fine-tuning or a reset), or the file is overwritten with a new checkpoint that includes an optimizer.
     The overwritten file is not reported if the program has trained another model before, unless it also reads an epoch
     or a step from the file. An optimizer whose state is restored without ``load_state_dict`` is reported too, so this
-    is a warning. The linter reports case 1.
+    is a warning. The linter reports case 1, and a load of weights next to which the number is set at which
+    ``range(start, ...)`` goes on, in a program that never loads the state of an optimizer.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -34,6 +35,7 @@ References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
 """
 
+import ast
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.captured_states import loads_before_optimizers, loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
+from trueloop.failures.checkpoint.resumed_without_optimizer.counts_on import counts_on
 from trueloop.failures.checkpoint.resumed_without_optimizer.resumed_counts import COUNTERS, continues_count
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import (
@@ -188,6 +191,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for model, other in loads_without_optimizer(source):
         message = f"The states of the model and the {other.subject.kind} are loaded, but the optimizer's state is not."
         yield Hit(message=message, node=model.node, related=((other.node, "loaded here"),))
+    for call, start in counts_on(source):
+        yield Hit(
+            message=f"The weights are loaded and the run goes on at `{ast.unparse(start)}`, but the state of the "
+            "optimizer is never loaded: it begins again without its running averages.",
+            node=call,
+            related=((start, "training goes on here"),),
+        )
     for load, built in loads_before_optimizers(source):
         owner = source.text.segment(load.node.func.value)
         weights = [
@@ -202,7 +212,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(required_words=("load_state_dict", "torch", "save"), find=find)
+RULE = Rule(required_words=("load_state_dict", "torch", "save|range("), find=find)
 
 
 BAD = """

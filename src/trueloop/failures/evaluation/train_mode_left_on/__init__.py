@@ -311,6 +311,12 @@ def _is_shape(source: SourceFile, node: ast.AST) -> bool:
         return _is_shape(source, parent)
     if isinstance(parent, ast.Attribute) and parent.attr == "data":
         return _is_shape(source, parent)
+    if isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "enumerate":
+        return _is_shape(source, parent)
+    if isinstance(parent, ast.For) and parent.iter is node:
+        part = parent.target.elts[-1] if isinstance(parent.target, ast.Tuple) else parent.target
+        reads = [e for e in nodes_in(parent, ast.Name) if e.id == getattr(part, "id", "") and e is not part]
+        return bool(reads) and all(_is_shape(source, each) for each in reads)
     return isinstance(parent, ast.Attribute) and parent.attr in ("shape", "size", "ndim", "dim", "dtype", "device")
 
 

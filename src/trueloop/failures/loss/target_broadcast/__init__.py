@@ -159,7 +159,7 @@ RULE = Rule(
         "oss|cost|err|objective",
         "Linear|gather(|\"none\"|'none'",
         ".backward(",
-        "mean(|sum(|norm(|_loss(|Loss(",
+        "mean(|sum(|norm(|_loss|Loss(",
     ),
     find=find,
 )

@@ -51,8 +51,9 @@ def _is_loss(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a loss of PyTorch that broadcasts its arguments."""
     names = [last_name(call.func)]
     if not PER_ITEM_LOSSES.match(names[0]):
-        made = origins(source, call.func)
+        made = list(origins(source, call.func))
         names = [last_name(each.func) for each in made if isinstance(each, ast.Call)]
+        names = names or [name for each in made if PER_ITEM_LOSSES.match(name := last_name(each))]
     return bool(names) and all(map(_broadcasts, names))
 
 

@@ -7,7 +7,9 @@ Why it happens
     ``apply`` calls the function with each layer, an object. ``layer == nn.Linear`` compares the object with the class,
     and is always False. So are ``layer is nn.Linear``, ``layer in (nn.Linear, nn.Conv2d)`` and
     ``type(layer) == "Linear"``, which compares a class with a text. An initialiser
-    that ``__init__`` applies before it assigns the layers visits none of them.
+    that ``__init__`` applies before it assigns the layers visits none of them. The items of ``model.parameters()``
+    are tensors, so ``isinstance(each, nn.Conv2d)`` is never true, and neither is it for the model itself in
+    ``init_weights(model)``.
 
 Fix
     Ask whether the layer is an instance of the class, and call ``self.apply(...)`` last:
@@ -25,7 +27,9 @@ How it is detected
     Only the linter finds it, from the source code: such a comparison of the parameter of a function that is passed to
     ``apply``, or of the variable of a loop over ``modules()`` or ``children()``. It also finds ``self.apply(...)``, or
     a method that loops over ``self.modules()``, in an ``__init__`` that creates all layers of the classes that are
-    initialised, or most of them, after that line.
+    initialised, or most of them, after that line, a test for a class of layers on the items of ``parameters()``, on
+    pairs of ``named_modules()`` or on names, and a call with a whole model of a function that only initialises its
+    argument if that is a layer.
 
 References
     torch.nn.Module.apply, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -39,6 +43,10 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.model.init_never_matches.applied_early import applied_early
+from trueloop.failures.model.init_never_matches.other_objects import (
+    initialisers_of_whole_models,
+    tests_of_other_objects,
+)
 
 _LAYERS: Final = frozenset(("modules", "children", "named_modules", "named_children"))
 
@@ -46,6 +54,8 @@ _LAYERS: Final = frozenset(("modules", "children", "named_modules", "named_child
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each comparison of a layer with a class, and each initialiser that is applied too early."""
     yield from applied_early(source)
+    yield from tests_of_other_objects(source)
+    yield from initialisers_of_whole_models(source)
     for name, code in _layers(source):
         for each in nodes_in(code, ast.Compare):
             other = _compared(each, name)
@@ -109,7 +119,9 @@ def _isinstance(source: SourceFile, compare: ast.Compare, other: ast.expr) -> Fi
     return Fix((source.text.replace(compare, text),), safe=False, description="Use isinstance")
 
 
-RULE = Rule(required_words=("nn.", "apply(|modules()|children()|parameters()"), find=find)
+RULE = Rule(
+    required_words=("nn.", "apply(|modules()|children()|parameters()|_modules|isinstance(|__class__"), find=find
+)
 
 BAD = """
 import torch

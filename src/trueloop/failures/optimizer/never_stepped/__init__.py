@@ -26,7 +26,8 @@ How it is detected
     change of these parameters. It reports the optimizer if the source code neither calls its ``step()`` nor uses
     gradients itself. If other optimizers step, the source code must also call this optimizer's ``zero_grad()`` or
     contain its ``step`` without parentheses; otherwise the check waits for the end of the run. Interactive sessions and
-    notebooks are not checked, because the next line may step. The linter applies the same conditions to one file.
+    notebooks are not checked, because the next line may step. The linter applies the same conditions to one file. It
+    also reports a backward pass between two ``zero_grad()`` of the same optimizer, next to another one that steps.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -40,6 +41,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
@@ -50,7 +52,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.optimizer.never_stepped.cleared_only import cleared_only
+from trueloop.failures.optimizer.never_stepped.cleared_only import cleared_for_step, cleared_only
 from trueloop.failures.optimizer.never_stepped.step_calls import (
     OptimizerUses,
     Trees,
@@ -236,14 +238,32 @@ def _insert_step(source: SourceFile, backward: Op, name: str, *, cleared: bool) 
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, each optimizer that is cleared and never stepped, and each ``step`` without a call."""
+    """Yield the same as `find`, each optimizer that is cleared instead of stepped, and each ``step`` without a call."""
     reported = set[int]()
     for hit in find(source):
-        reported |= {id(node) for node, _ in hit.related}
+        reported |= {id(hit.node), *(id(node) for node, _ in hit.related)}
         yield hit
+    misspelt = set[str]()
+    for backward, clearing in cleared_for_step(source):
+        method: Any = clearing.call.func
+        misspelt.add(ast.unparse(method.value))
+        if id(backward.call) in reported:
+            continue
+        yield Hit(
+            message=f"`{ast.unparse(clearing.call)}` clears the gradients that `{ast.unparse(backward.call)}` computed "
+            f"for it: `{ast.unparse(method.value)}.step()` is meant here.",
+            node=clearing.call,
+            related=((backward.call, "the gradients are computed here"),),
+            severity=Severity.WARNING,
+            fix=Fix(
+                (source.text.replace(clearing.call, f"{ast.unparse(method.value)}.step()"),),
+                safe=False,
+                description="Step the optimizer",
+            ),
+        )
     for built in cleared_only(source):
-        if id(built.node) not in reported:
-            target = _target_text(built)
+        target = _target_text(built)
+        if id(built.node) not in reported and target not in misspelt:
             yield Hit(
                 message=f"`{target}` is built and cleared, but `{target}.step()` is never called: its parameters do "
                 "not change.",

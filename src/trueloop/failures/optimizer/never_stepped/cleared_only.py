@@ -1,10 +1,11 @@
-"""Finds optimizers whose gradients are computed and cleared in a loop, and that nothing steps."""
+"""Finds optimizers whose gradients are computed and cleared, and that nothing steps."""
 
 import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.plain_steps import PlainCall, plain_calls
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -26,6 +27,31 @@ def cleared_only(source: SourceFile) -> Iterator[Op]:
         others_step = any(each.entry_point == built.entry_point for each in source.ops(OpKind.STEP))
         if trains and others_step and not _may_be_stepped(source, built, run):
             yield built
+
+
+def cleared_for_step(source: SourceFile) -> Iterator[tuple[PlainCall, PlainCall]]:
+    """Yield each backward pass and the ``zero_grad()`` that is written where ``step()`` is meant.
+
+    The same optimizer is cleared right before and right after the backward pass, next to another optimizer that steps.
+    """
+    for calls in plain_calls(source):
+        owners = [ast.unparse(getattr(each.call.func, "value", each.call)) if each else "" for each in calls]
+        steps = [number for number, each in enumerate(calls) if each is not None and each.role == "step"]
+        for end, last in enumerate(calls):
+            start = next((n for n in range(end - 1, -1, -1) if owners[n] == owners[end]), end)
+            between = [each for each in calls[start + 1 : end] if each is None or each.role != "clip"]
+            first, backward = calls[start], between[0] if len(between) == 1 else None
+            if last is None or first is None or backward is None or backward.role != "backward":
+                continue
+            others = any(owners[number] != owners[end] for number in steps)
+            if (first.role, last.role) == ("clear", "clear") and others and _is_over(calls[end + 1 :]):
+                yield backward, last
+
+
+def _is_over(later: list[PlainCall | None]) -> bool:
+    """Return True if no later step can use gradients of the same backward pass for other parameters."""
+    following = next((each.role for each in later if each is not None), "")
+    return following == "clear" or (not following and not later)
 
 
 def _trains(source: SourceFile, clearing: Op, optimizer: AbstractValue, run: list[Op]) -> bool:

@@ -25,15 +25,16 @@ When this is fine
 
 How it is detected
     The linter reports the assignment if the object is certainly an optimizer or scheduler of PyTorch, and nothing in
-    the file reads this attribute of an optimizer or sets this value in a parameter group. It also reports a change of
-    the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a message reads the new
-    value, and ``optimizer.param_groups[0]["lr"] = ...`` in a loop or function, if the optimizer is created with several
-    groups, nothing sets the rate of the others, and no name or comment says which group is meant, and a key such as
-    ``"learning_rate"`` of a parameter group, which PyTorch keeps without reading it. It reports a rate that a loop over
-    the groups computes without storing it, and a function of a script that sets the rate, if nothing calls it and
-    nothing else changes the rate. In a run, the sanitizer reports an attribute that differs from the parameter groups
-    at two times with steps in between, if nothing in any file of the program reads it, and a default that changed after
-    the optimizer was created, if the program reads no defaults and adds no group.
+    the file reads this attribute of an optimizer or sets this value in a parameter group. If the optimizer is an
+    argument of a function, or is passed to code outside the file, this is a warning, in loops only. The linter also
+    reports a change of the variable that the optimizer got as its learning rate, ``lr *= 0.1``, if nothing but a
+    message reads the new value, and ``optimizer.param_groups[0]["lr"] = ...`` in a loop or function, if the optimizer
+    is created with several groups, nothing sets the rate of the others, and no name or comment says which group is
+    meant, and a key such as ``"learning_rate"`` of a parameter group, which PyTorch keeps without reading it. It
+    reports a rate that a loop over the groups computes without storing it, and a function of a script that sets the
+    rate, if nothing calls it and nothing else changes the rate. In a run, the sanitizer reports an attribute that
+    differs from the parameter groups at two times with steps in between, if nothing in any file of the program reads
+    it, and a default that changed after the optimizer was created, if the program reads no defaults and adds no group.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -48,7 +49,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import EXTERNAL, MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.loops import is_inside
@@ -180,17 +181,38 @@ def _ignored_settings(source: SourceFile) -> Iterator[Hit]:
     targets = frozenset(key for key, (_, reason) in assignments.items() if reason)
     for each, reason in (found for key, found in assignments.items() if key in targets):
         key = each.node.attr if isinstance(each.node, ast.Attribute) else each.node.slice.value
-        if sets_in_groups(source.tree, key, targets) or source.escapes(_owner(each), source.operations):
+        if sets_in_groups(source.tree, key, targets):
             continue
         if isinstance(each.node, ast.Attribute) and _is_read_from_optimizer(source.tree, key):
             continue
+        if EXTERNAL in _owner(each).facts and _is_own_class(source):
+            continue
         if reason == "defaults" and _reads_defaults(source, targets):
             continue
+        is_certain = EXTERNAL not in _owner(each).facts and not _is_passed_on(source, _owner(each))
+        if not is_certain and not each.loops:
+            continue  # set once: perhaps to be shown by other code
         yield Hit(
             message=f"`{source.text.segment(each.node)}` has no effect: {REASONS[reason]}.",
             node=each.node,
             fix=_set_in_groups(source, each, key),
+            severity=None if is_certain else Severity.WARNING,
         )
+
+
+def _is_passed_on(source: SourceFile, optimizer: AbstractValue) -> bool:
+    """Return True if code outside the file gets the optimizer itself, not only its model."""
+    return any(
+        passed.kind not in (ValueKind.MODEL, ValueKind.PARAMETERS, ValueKind.STATE)
+        and (passed.may_alias(optimizer) or passed.covers(optimizer))
+        for each in source.ops(OpKind.ESCAPE)
+        for passed in each.inputs
+    )
+
+
+def _is_own_class(source: SourceFile) -> bool:
+    """Return True if a class of the program clears gradients itself, and so may be the class of an optimizer."""
+    return any(each.name == "zero_grad" for each in source.nodes_of(ast.FunctionDef))
 
 
 REASONS = {
@@ -259,6 +281,8 @@ def _is_from_pytorch(owner: AbstractValue) -> bool:
     alternatives = list(owner.alternatives())
     package = {ValueKind.OPTIMIZER: "torch.optim", ValueKind.SCHEDULER: "torch.optim.lr_scheduler"}.get(owner.kind)
     is_plain = package is not None and MANAGED not in owner.facts
+    if is_plain and EXTERNAL in owner.facts and owner.kind is ValueKind.OPTIMIZER:
+        return True  # an argument that is cleared and stepped
     return is_plain and all(each.name.rpartition(".")[0] == package for each in alternatives)
 
 

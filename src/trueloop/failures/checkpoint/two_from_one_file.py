@@ -1,0 +1,194 @@
+"""Two networks that are trained apart are loaded from one file, or saved to it, so that one of them is lost.
+
+What you see
+    After loading, the two critics of an agent, or the two generators of a CycleGAN, are identical. The minimum of the
+    critics is then the value of one, and training that goes on begins with a jump of the loss.
+
+Why it happens
+    The line was copied, and only the name of the network was changed, not that of the file. Both networks have the same
+    layers, so the weights fit.
+
+Fix
+    Give each network a file, or a key, of its own:
+
+        torch.save(self.critic1.state_dict(), folder / "critic1.pt")
+        torch.save(self.critic2.state_dict(), folder / "critic2.pt")
+
+When this is fine
+    - Both begin with the same pretrained weights, which the program does not save itself.
+    - The second one is a target network or an average of the first one.
+    - The file has one key for each network.
+
+How it is detected
+    Only the linter finds it, from the source code: two networks whose names differ only in a number or letter at the
+    end, or in the order of their letters, such as ``critic1`` and ``critic2`` or ``G_AB`` and ``G_BA``. One function
+    saves both to the same path, or loads both from the same path, which the program writes for one of them only.
+
+References
+    PyTorch tutorial "Saving & Loading Multiple Models in One File",
+    https://docs.pytorch.org/tutorials/recipes/recipes/saving_multiple_models_in_one_file.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_LOADS: Final = frozenset(("load", "load_weights", "load_model", "load_checkpoint", "load_state_dict"))
+_SAVES: Final = frozenset(("save", "save_weights", "save_model", "save_checkpoint"))
+_INDEX: Final = re.compile(r"_?(\d+|(?<=_)[A-Za-z]|one|two|first|second|[AB])$")
+_LIBRARIES: Final = frozenset(("torch", "np", "numpy", "pickle", "joblib", "json", "os", "plt", "image"))
+
+
+class _Access(NamedTuple):
+    """A call that loads or saves the weights of a network."""
+
+    call: ast.Call
+    network: str
+    path: str
+    """Text of the path, and of the key in the file."""
+    words: tuple[str, ...]
+    """The texts in the path."""
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the second of two networks that are saved to one file, or loaded from it."""
+    saves = [each for call in source.all_calls if (each := _save(call)) is not None]
+    loads = [each for call in source.all_calls if (each := _load(call)) is not None] if saves else []
+    for accesses, verb in ((saves, "saved to"), (loads, "loaded from")):
+        for first, second in _twins(source, accesses):
+            if accesses is loads and not _has_own_file(saves, first, second):
+                continue
+            yield Hit(
+                message=f"`{second.network}` is {verb} the same file as `{first.network}`: `{first.path}`.",
+                node=second.call,
+                related=((first.call, "the other network"),),
+            )
+
+
+def _twins(source: SourceFile, accesses: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
+    """Yield two accesses of one block to the same path, by networks whose names differ in a number only."""
+    for number, second in enumerate(accesses):
+        for first in accesses[:number]:
+            if first.path != second.path or not _are_twins(first.network, second.network):
+                continue
+            blocks = [source.block(source.statement_of(each.call)) for each in (first, second)]
+            if blocks[0] is blocks[1] and function_of(source, first.call) is function_of(source, second.call):
+                yield first, second
+                break
+
+
+def _are_twins(first: str, second: str) -> bool:
+    one, other = first.rpartition(".")[2], second.rpartition(".")[2]
+    if first == second or first.rpartition(".")[0] != second.rpartition(".")[0]:
+        return False
+    is_numbered = _INDEX.search(one) is not None and _INDEX.search(other) is not None
+    return sorted(one) == sorted(other) or (is_numbered and _INDEX.sub("", one) == _INDEX.sub("", other))
+
+
+def _has_own_file(saves: list[_Access], first: _Access, second: _Access) -> bool:
+    """Return True if the program writes the file for one of two networks, and not for the other."""
+    files = {each.network.rpartition(".")[2]: each for each in saves}
+    written = [files.get(each.network.rpartition(".")[2]) for each in (first, second)]
+    same = [each is not None and (each.words, bool(first.words)) == (first.words, True) for each in written]
+    return same.count(True) == 1
+
+
+def _load(call: ast.Call) -> _Access | None:
+    """Return the network and the file of ``net.load_state_dict(torch.load(path))`` or ``net.load(path)``."""
+    name, owner = last_name(call.func), getattr(call.func, "value", None)
+    if name not in _LOADS or owner is None or last_name(owner) in _LIBRARIES or not call.args:
+        return None
+    given: Any = call.args[0]
+    if name != "load_state_dict":
+        return _access(call, owner, given, "")
+    inner = next((e for e in nodes_in(given, ast.Call) if last_name(e.func) in ("load", "load_file") and e.args), None)
+    key = ast.unparse(given.slice) if isinstance(given, ast.Subscript) else ""
+    return _access(call, owner, inner.args[0], key) if inner is not None else None
+
+
+def _save(call: ast.Call) -> _Access | None:
+    """Return the network and the file of ``torch.save(net.state_dict(), path)`` or ``net.save(path)``."""
+    match call:
+        case ast.Call(
+            func=ast.Attribute(attr="save", value=ast.Name(id="torch")),
+            args=[ast.Call(func=ast.Attribute(attr="state_dict", value=owner)) | (ast.Attribute() as owner), path, *_],
+        ):
+            return _access(call, owner, path, "")
+        case ast.Call(func=ast.Attribute(attr=name, value=owner), args=[path, *_]) if (
+            name in _SAVES and last_name(owner) not in _LIBRARIES
+        ):
+            return _access(call, owner, path, "")
+        case _:
+            return None
+
+
+def _access(call: ast.Call, owner: ast.expr, path: ast.expr, key: str) -> _Access | None:
+    if not last_name(owner) or not isinstance(owner, ast.Name | ast.Attribute):
+        return None
+    words = tuple(each.value for each in nodes_in(path, ast.Constant) if isinstance(each.value, str))
+    text = ast.unparse(path) + (f"[{key}]" if key else "")
+    return _Access(call, ast.unparse(owner), text, words)
+
+
+RULE = Rule(required_words=("load(|load_|.save(", ".save(|save_"), find=find)
+
+BAD = """
+import os
+import tempfile
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+folder = tempfile.mkdtemp()
+x = torch.randn(64, 4)
+
+
+class Critics:
+    def __init__(self):
+        self.critic1, self.critic2 = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.optimizer = torch.optim.Adam([*self.critic1.parameters(), *self.critic2.parameters()], lr=0.01)
+
+    def update(self):
+        self.optimizer.zero_grad()
+        losses = [nn.functional.mse_loss(net(x), x.sum(1, keepdim=True)) for net in (self.critic1, self.critic2)]
+        sum(losses).backward()
+        self.optimizer.step()
+
+    def save(self):
+        torch.save(self.critic1.state_dict(), os.path.join(folder, "critic1.pt"))
+        torch.save(self.critic2.state_dict(), os.path.join(folder, "critic2.pt"))
+
+    def load(self):
+        self.critic1.load_state_dict(torch.load(os.path.join(folder, "critic1.pt")))
+        self.critic2.load_state_dict(torch.load(os.path.join(folder, "critic1.pt")))
+
+
+critics = Critics()
+for step in range(10):
+    critics.update()
+critics.save()
+critics.load()
+"""
+
+FAILURE = Failure(
+    code="CKP017",
+    title="Two networks share one file",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(
+        BAD,
+        {
+            'self.critic2.load_state_dict(torch.load(os.path.join(folder, "critic1.pt")))': (
+                'self.critic2.load_state_dict(torch.load(os.path.join(folder, "critic2.pt")))'
+            )
+        },
+    ),
+    fix="Give each network a file, or a key, of its own.",
+    rule=RULE,
+)

@@ -1,0 +1,100 @@
+"""CKP017: two networks that are loaded from one file, or saved to it."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+
+"""
+FAULTY = {
+    "own methods, one network is never saved": """
+class Agent:
+    def save(self):
+        self.policy.save(self.folder + "/policy.pt")
+        self.q_net1.save(self.folder + "/q.pt")
+    def load(self, folder):
+        self.policy.load(folder + "/policy.pt", self.device)
+        self.q_net1.load(folder + "/q.pt", self.device)
+        self.q_net2.load(folder + "/q.pt", self.device)  # <- CKP017
+""",
+    "two directions": """
+class Cycle:
+    def store(self, step):
+        torch.save(self.G_AB.state_dict(), f"out/G_AB_{step}.pt")
+        torch.save(self.G_BA.state_dict(), f"out/G_BA_{step}.pt")
+    def restore(self, step):
+        self.G_AB.load_state_dict(torch.load(f"out/G_AB_{step}.pt", weights_only=True))
+        self.G_BA.load_state_dict(torch.load(f"out/G_AB_{step}.pt", weights_only=True))  # <- CKP017
+""",
+    "saved to one file": """
+def store(critic_a, critic_b, folder):
+    torch.save(critic_a.state_dict(), folder / "critic.pt")
+    torch.save(critic_b.state_dict(), folder / "critic.pt")  # <- CKP017
+""",
+    "in functions": """
+def save(net1, net2):
+    torch.save(net1.state_dict(), "net1.pt")
+    torch.save(net2.state_dict(), "net2.pt")
+def load(net1, net2):
+    net1.load_state_dict(torch.load("net2.pt"))
+    net2.load_state_dict(torch.load("net2.pt"))  # <- CKP017
+""",
+}
+CORRECT = {
+    "files of their own": """
+def save(net1, net2):
+    torch.save(net1.state_dict(), "net1.pt")
+    torch.save(net2.state_dict(), "net2.pt")
+def load(net1, net2):
+    net1.load_state_dict(torch.load("net1.pt"))
+    net2.load_state_dict(torch.load("net2.pt"))
+""",
+    "keys of their own": """
+def save(net1, net2):
+    torch.save({"one": net1.state_dict(), "two": net2.state_dict()}, "nets.pt")
+def load(net1, net2):
+    net1.load_state_dict(torch.load("nets.pt")["one"])
+    net2.load_state_dict(torch.load("nets.pt")["two"])
+""",
+    "the same pretrained weights": """
+def build(net1, net2):
+    net1.load_state_dict(torch.load("pretrained.pt"))
+    net2.load_state_dict(torch.load("pretrained.pt"))
+def save(net1, net2):
+    torch.save(net1.state_dict(), "net1.pt")
+    torch.save(net2.state_dict(), "net2.pt")
+""",
+    "a target network": """
+class Agent:
+    def save(self, path):
+        torch.save(self.critic.state_dict(), path + "/critic.pt")
+    def load(self, path):
+        self.critic.load_state_dict(torch.load(path + "/critic.pt"))
+        self.critic_target.load_state_dict(torch.load(path + "/critic.pt"))
+""",
+    "one of two files": """
+def save(net1, net2, best):
+    if best:
+        torch.save(net1.state_dict(), "net.pt")
+    else:
+        torch.save(net2.state_dict(), "net.pt")
+""",
+    "other objects": """
+def store(fig1, fig2, log1, log2):
+    fig1.save("figure1.png")
+    fig2.save("figure2.png")
+    log1.load("log.txt")
+    log2.load("log.txt")
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_second_network(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "CKP017")

@@ -1,0 +1,113 @@
+"""ENV011: constants in the place of arguments."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+"""
+FAULTY = {
+    "an attribute": """
+class Trainer:
+    def __init__(self, model, weight_decay=0.1, device="cpu"):
+        self.model, self.device = model.to(device), device
+        self.weight_decay = 0.01  # <- ENV011
+    def build(self):
+        return torch.optim.AdamW(self.model.parameters(), weight_decay=self.weight_decay)
+""",
+    "a private attribute with the default": """
+class Penalty(nn.Module):
+    def __init__(self, scale=1.0, normalise=True):
+        super().__init__()
+        self._scale = 1.0  # <- ENV011
+        self.normalise = normalise
+    def forward(self, out):
+        return self._scale * out.square().mean()
+""",
+    "a keyword": """
+def make_loader(data, batch_size, shuffle=False):
+    return DataLoader(data, batch_size=batch_size, shuffle=True)  # <- ENV011
+""",
+    "a seed": """
+def split(n, share, seed=0):
+    rng = np.random.default_rng(seed=42)  # <- ENV011
+    order = rng.permutation(n)
+    return order[: int(share * n)], order[int(share * n) :]
+""",
+    "a variable that is replaced at the start": """
+def fit(model, loader, lr, epochs=10):
+    \"\"\"Train a model.\"\"\"
+    lr = 1e-3  # <- ENV011
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for epoch in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+""",
+}
+CORRECT = {
+    "the argument": """
+class Trainer:
+    def __init__(self, model, weight_decay=0.1, steps=None):
+        self.model, self.weight_decay = model, weight_decay
+        self.steps = 10 if steps is None else steps
+""",
+    "read before it is replaced": """
+def fit(model, lr, epochs):
+    print(lr)
+    lr = 1e-3
+    if epochs is None:
+        epochs = 10
+    return lr, epochs
+""",
+    "an argument for old callers": """
+class Net(nn.Module):
+    def __init__(self, width, bias=True):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+        self.bias = False  # the argument is deprecated
+""",
+    "a method of a base class": """
+class Sampler(Base):
+    def sample(self, count, train=False):
+        return self.run(count, train=False)
+""",
+    "an attribute that starts empty": """
+class Recorder:
+    def __init__(self, history=None, best=None, name=""):
+        self.history, self.best = [], None
+        self.name = ""
+""",
+    "all arguments at once": """
+class Net(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        settings = locals()
+        self.depth = 3
+""",
+    "a branch": """
+def make_loader(data, train, shuffle=True):
+    if train:
+        return DataLoader(data, shuffle=shuffle)
+    return DataLoader(data, shuffle=False)
+""",
+    "computed from other arguments": """
+def fit(model, data, steps, epochs=10):
+    steps = epochs * len(data)
+    return steps
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_constant(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "ENV011")
