@@ -1320,7 +1320,7 @@ for step in range(N):
     (F.softplus(-critic(batch()[0])).mean() + F.softplus(critic(fake.detach())).mean()).backward()
     d_step.step()
     g_step.zero_grad()
-    F.softplus(-critic(fake)).mean().backward()
+    F.softplus(-critic(fake)).mean().backward()  # <- LOS009
     g_step.step()
 """,
     "a loss as a number": """

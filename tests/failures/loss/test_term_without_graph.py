@@ -491,6 +491,23 @@ for step in range(50):
     bce(D(fake), ones).backward()
     g_optimizer.step()
 """,
+    "one module with both players": PLAYERS_HEAD + """
+class Game(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.maker, self.judge = nn.Linear(8, 2), nn.Linear(2, 1)
+game = Game()
+g_optimizer = torch.optim.Adam(game.maker.parameters())
+d_optimizer = torch.optim.Adam(game.judge.parameters())
+for step in range(50):
+    fake = game.maker(torch.randn(64, 8))
+    d_optimizer.zero_grad()
+    (bce(game.judge(torch.randn(64, 2)), ones) + bce(game.judge(fake.detach()), zeros)).backward()
+    d_optimizer.step()
+    g_optimizer.zero_grad()
+    bce(game.judge(fake), ones).backward()
+    g_optimizer.step()
+""",
     "features of an encoder": PLAYERS_HEAD + """
 for step in range(50):
     source, target = torch.randn(64, 8), torch.randn(64, 8)

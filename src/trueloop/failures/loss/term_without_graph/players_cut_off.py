@@ -76,7 +76,7 @@ def _is_cut(source: SourceFile, nodes: Sequence[ast.AST], critic: frozenset[str]
         match node:
             case ast.Call(func=ast.Attribute(attr="detach")) | ast.Attribute(attr="data"):
                 continue
-            case ast.Call() if is_network(source, node) and not network_names(node) & critic:
+            case ast.Call() if is_network(source, node) and not network_names(node) <= critic:
                 if not is_without_gradients(source, node):
                     return False
             case ast.Name() | ast.Attribute():
