@@ -356,7 +356,7 @@ KEPT_GRAPHS = {
         """
     def predict(self, x):
         hidden = self.body(x)  # <- EVL003
-        self.seen.append(hidden)
+        self.seen.append(hidden)  # <- MEM001
         return self.head(hidden)
 """,
     )
@@ -370,7 +370,7 @@ KEPT_GRAPHS = {
         """
     def predict(self, x):
         hidden = self.body(x)  # <- EVL003
-        self.total += self.head(hidden).mean()
+        self.total += self.head(hidden).mean()  # <- MEM001
 """,
     )
     + EVALUATED
