@@ -236,13 +236,17 @@ SCHEDULE_GOES_ON = {
         "    start = state", "    restore(scheduler, state)\n    start = state"
     ),
     "last_epoch": not_saved().replace("optimizer, 20)", "optimizer, 20, last_epoch=start - 1)"),
-    "only the weights are loaded": not_saved().replace('    optimizer.load_state_dict(state["optimizer"])\n', ""),
 }
 
 
 @pytest.mark.parametrize("script", SCHEDULE_GOES_ON.values(), ids=SCHEDULE_GOES_ON)
 def test_lint_accepts_schedules_that_go_on(lint_is_clean, script):
     lint_is_clean(script, "CKP011")
+
+
+def test_lint_reports_a_run_that_loads_only_the_weights_as_one_without_its_optimizer(lint_reports):
+    script = not_saved().replace('    optimizer.load_state_dict(state["optimizer"])\n', "")
+    lint_reports(script.replace('(state["net"])', '(state["net"])  # <- CKP002'))
 
 
 STAGES = """

@@ -48,7 +48,7 @@ for name, p in head.named_parameters():
 """,
     "a custom setting that is read": """
 class Net(nn.Module):
-    def __init__(self, requires_grad=False):
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 1)
         self.requires_grad = False

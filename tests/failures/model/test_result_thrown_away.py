@@ -48,7 +48,9 @@ BROKEN = {
     ),
     "methods": _net("x.relu()  # <- MDL009", "x.softmax(1)  # <- MDL009"),
     "layers": _net("self.act(x)  # <- MDL009", "self.drop(x)  # <- MDL009", act="nn.LeakyReLU(0.1)"),
-    "a layer with inplace=False": _net("self.act(x)  # <- MDL009", act="nn.ReLU(inplace=False)"),
+    "a layer with inplace=False": _net("self.act(x)  # <- MDL009", act="nn.ReLU(inplace=False)").replace(
+        "self, inplace=False", "self"
+    ),
     "on a condition, under autocast": _net(
         "with torch.autocast('cpu', torch.bfloat16):",
         "    if self.training:",

@@ -18,7 +18,7 @@ When this is fine
     - The argument is only there because callers pass it, or for old programs, and the text says so.
     - The function reads the argument before it takes another value, or in a condition: ``if weight is None``.
     - The attribute starts as None, or as an empty list.
-    - A method has the arguments of a base class.
+    - A method has the arguments of a base class, or a decorator that may read them.
 
 How it is detected
     Only the linter finds it, from the source code: an argument that a function never reads, and a constant, a number, a
@@ -53,7 +53,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each constant that stands where an argument of the same name is meant."""
     for name, constant, place in _constants(source):
         function = function_of(source, place)
-        if not isinstance(function, ast.FunctionDef) or name not in {each.arg for each in parameters_of(function)}:
+        if (
+            not isinstance(function, ast.FunctionDef)
+            or function.decorator_list
+            or name not in {each.arg for each in parameters_of(function)}
+        ):
             continue
         is_read = any(each.id == name and not isinstance(each.ctx, ast.Store) for each in nodes_in(function, ast.Name))
         is_attribute = isinstance(place, ast.Assign) and isinstance(place.targets[0], ast.Attribute)
@@ -135,7 +139,19 @@ def _is_constant(node: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, int | float | str) and value.value != ""
 
 
-RULE = Rule(required_words=("def ", "torch|nn.Module|sklearn|optim"), find=find)
+_SIGNATURE: Final = re.compile(r"\bdef \w+\(([^)]*)\)")
+_GETS_CONSTANT: Final = re.compile(r"(?:[\s(,]|self\._?)(\w+) ?= ?(?:-?[.\d]|True\b|False\b|[\"'])")
+
+
+def _may_replace(text: str) -> bool:
+    """Return True for a text in which a name that is an argument of some function gets a constant elsewhere."""
+    if "torch" not in text:
+        return False
+    arguments = {name for each in _SIGNATURE.findall(text) for name in re.findall(r"\w+", each)}
+    return not arguments.isdisjoint(_GETS_CONSTANT.findall(_SIGNATURE.sub("", text)))
+
+
+RULE = Rule(required_words=("def ", _may_replace), find=find)
 
 BAD = """
 import torch
