@@ -393,6 +393,17 @@ for step in range(80):
 }
 
 LINT_CORRECT = {
+    "the outputs of an ensemble": """
+def update(critics, optimizers, states, target):
+    outputs = []
+    for critic, optimizer in zip(critics, optimizers):
+        values = critic(states)
+        outputs.append(values)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(values, target).backward()
+        optimizer.step()
+    return torch.stack(outputs).std(0).mean().item()
+""",
     "the micro-batches of one update, with the optimizer of an object": """
 def fit(manager, net: nn.Module, loader, meter):
     for a, b in loader:

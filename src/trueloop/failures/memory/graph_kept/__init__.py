@@ -47,7 +47,13 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.memory.graph_kept.evaluation_results import kept_results, results_of
-from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing, is_within_update
+from trueloop.failures.memory.graph_kept.growing_containers import (
+    detach_fix,
+    goes_over_networks,
+    holds_graph,
+    is_growing,
+    is_within_update,
+)
 from trueloop.failures.memory.graph_kept.mixed_values import keeps_old_value
 from trueloop.failures.memory.graph_kept.running_sums import running_sums
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -106,6 +112,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if (
                 loop.runs_at_most_once()
                 or is_within_update(loop, store.loops, steps)
+                or goes_over_networks(loop.node)
                 or not any(each.is_inside(loop) for each in backwards)
                 or not is_growing(source, store, loop)
             ):

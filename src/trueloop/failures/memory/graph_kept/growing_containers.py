@@ -62,6 +62,12 @@ def is_within_update(loop: Loop, around: Sequence[Loop], steps: list[Op]) -> boo
     )
 
 
+def goes_over_networks(loop: ast.AST) -> bool:
+    """Return True for a loop that calls its variable, as over the members of an ensemble: each keeps one graph."""
+    targets = {each.id for each in nodes_in(loop.target, ast.Name)} if isinstance(loop, ast.For) else set[str]()
+    return any(isinstance(each.func, ast.Name) and each.func.id in targets for each in nodes_in(loop, ast.Call))
+
+
 def _steps_of_unknown(node: ast.AST) -> bool:
     """Return True if a loop contains the step of an optimizer of another object: ``manager.optimizer.step()``."""
     return any(
