@@ -89,6 +89,39 @@ def test_a_syntax_error_is_reported_with_its_line():
 
 
 UNUSUAL = {
+    "an empty index, a schedule without a factor, and a copy of an object": """
+import torch, copy
+import torch.nn.functional as F
+from torch import nn
+
+class Decoder(nn.Module):
+    def forward(self, ids, labels=None):
+        scale = self.scale[()]
+        logits = self.head(self.transformer(self.embedding(ids[:, :-1])) * scale)
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+class Keeper:
+    def __init__(self, model):
+        self.model, self.best = model, None
+    def keep(self):
+        self.best = self
+        self.state = {k: v for k, v in self.model.state_dict().items()}
+        best_state = self.state
+        return best_state
+
+model = Decoder()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, gamma=None)
+keeper = Keeper(model)
+for epoch in range(20):
+    for ids in loader:
+        loss = model(ids, ids)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    keeper.keep()
+""",
     "positional-only parameters with defaults": """
 import torch
 
@@ -129,6 +162,18 @@ def test_an_internal_error_is_reported_and_other_files_are_linted():
         "trueloop itself failed: KeyError: 'x' (test_check_file.py:"
         in lint_text("x", "a.py", [active_rule(find)]).problem
     )
+
+
+def test_an_internal_error_of_one_rule_does_not_hide_what_others_find():
+    def fails(source):
+        raise KeyError("x")
+
+    def finds(source):
+        yield Hit(message="found", node=source.tree.body[0])
+
+    result = lint_text("x", "a.py", [active_rule(fails), active_rule(finds)])
+    assert [each.message for each in result.findings] == ["found"]
+    assert "was not judged: trueloop itself failed: KeyError" in result.problem
 
 
 KNOWN = Path(__file__).with_name("known_loops.txt")

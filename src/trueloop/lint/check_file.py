@@ -85,14 +85,10 @@ def lint_text(
         if set(run) != set(imported):
             contains = _word_search(file, source, run, project)
             applicable = [each for each in applicable if each.rule.may_match(contains)]
-        found = _apply_rules(applicable, program, path, project)
     except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
-        import traceback
-
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119
-        return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
-    return _apply_pragmas(path, found, _pragmas(program, path, project), codes)
+        return FileResult(path=path, problem=_internal_error(error))
+    found, problem = _apply_rules(applicable, program, path, project)
+    return replace(_apply_pragmas(path, found, _pragmas(program, path, project), codes), problem=problem)
 
 
 def _follows(source: str, project: Project) -> bool:
@@ -119,14 +115,29 @@ def _syntax_problem(path: str, error: BaseException) -> FileResult:
     return FileResult(path=path, problem=problem)
 
 
-def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str, project: Project | None) -> list[Finding]:
+def _internal_error(error: Exception) -> str:
+    import traceback
+
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119
+    return f"trueloop itself failed: {type(error).__name__}: {error} ({where})"
+
+
+def _apply_rules(
+    rules: Iterable[ActiveRule], source: SourceFile, path: str, project: Project | None
+) -> tuple[list[Finding], str]:
+    """Return what the rules find, and why the first rule that failed did; "" if none did."""
     found: dict[tuple[str, int, int], Finding] = {}
+    problem = ""
     for active in rules:
-        for hit in active.rule.find(source):
-            key = active.failure.code, hit.node.lineno, hit.node.col_offset
-            if key not in found:
-                found[key] = _build_finding(active, hit, source, path, project)
-    return sorted(found.values(), key=_sort_key)
+        try:
+            for hit in active.rule.find(source):
+                key = active.failure.code, hit.node.lineno, hit.node.col_offset
+                if key not in found:
+                    found[key] = _build_finding(active, hit, source, path, project)
+        except Exception as error:  # noqa: BLE001 - an internal error in one rule must not hide what the others find
+            problem = problem or f"{active.failure.code} was not judged: {_internal_error(error)}"
+    return sorted(found.values(), key=_sort_key), problem
 
 
 def _sort_key(finding: Finding) -> tuple[str, int, int, str]:

@@ -80,7 +80,8 @@ def print_results(
         print(json.dumps(_to_json(summary.report(), output_format, base), indent=2), file=out)
         return
     for path, problem in summary.problems:
-        print(f"{format_path(path, base)}: not checked: {problem}", file=sys.stderr)
+        how = "not fully checked" if " was not judged: " in problem else "not checked"
+        print(f"{format_path(path, base)}: {how}: {problem}", file=sys.stderr)
     for line in _finding_lines(summary, output_format, base, statistics=statistics, file=out):
         print(line, file=out)
     if not quiet and output_format in ("text", "concise"):

@@ -127,7 +127,7 @@ def _shifted_pairs(source: SourceFile) -> Iterator[ast.Subscript]:
 def _start(node: ast.Subscript) -> str | None:
     """Return where the last slice of a selection starts; None if it selects all or none."""
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    last = parts[-1]
+    last = parts[-1] if parts else None  # x[()]
     if not isinstance(last, ast.Slice) or last.step is not None or (last.lower is None and last.upper is None):
         return None
     return "0" if last.lower is None else ast.unparse(last.lower)

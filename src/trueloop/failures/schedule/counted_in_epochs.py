@@ -394,7 +394,7 @@ def _length_in_epochs(scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
         return f"the schedule is `{ast.unparse(lengths[0].node)}` steps long, the number of epochs" if lengths else ""
     argument = scheduler.arguments.get(DROPS.get(name, "")) or scheduler.arguments.get("1")
     gamma = scheduler.arguments.get("gamma") or scheduler.arguments.get("2")
-    is_abrupt = gamma is None or 0 < gamma.constant(1) <= DROP
+    is_abrupt = gamma is None or 0 < (gamma.constant() or 1) <= DROP
     if name not in DROPS or argument is None or not (is_abrupt or name == "MultiStepLR") or not _is_over_batches(inner):
         return ""
     drops = [argument] if name == "StepLR" else [each for part in argument.alternatives() for each in part.sources]

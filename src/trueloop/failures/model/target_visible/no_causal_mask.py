@@ -169,7 +169,7 @@ def _shifted_slices(source: SourceFile) -> Iterator[ast.Subscript]:
 def _slice(node: ast.Subscript) -> ast.Slice | None:
     """Return the slice along time: the only one, or that after the batch."""
     index = node.slice
-    if isinstance(index, ast.Tuple):
+    if isinstance(index, ast.Tuple) and index.elts:
         first, *rest = index.elts
         whole = isinstance(first, ast.Slice) and first.lower is None and first.upper is None
         index = rest[0] if whole and len(rest) == 1 else index

@@ -286,6 +286,8 @@ class _Program:
         owner = self._source.parents.get(id(function))
         called = owner.name if isinstance(owner, ast.ClassDef) and function.name == "__init__" else function.name
         index, passed = arguments.index(name) - method, set[str]()
+        if index < 0:
+            return ""  # self
         for call in self._source.all_calls:
             is_function = method and called == function.name and isinstance(call.func, ast.Name)
             if last_name(call.func) != called or is_function:
