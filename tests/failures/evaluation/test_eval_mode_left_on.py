@@ -1265,3 +1265,69 @@ def test_lint_reports_train_mode_between_forward_and_backward(lint_reports, name
 @pytest.mark.parametrize("name", TRAIN_MODE_IN_TIME)
 def test_lint_accepts_train_mode_before_the_forward_pass(lint_is_clean, name):
     lint_is_clean(TRAIN_MODE_IN_TIME[name])
+
+
+READ_LATE = {
+    "a context manager": """
+class evaluating:
+    def __init__(self, net):
+        self.net = net
+    def __enter__(self):
+        self.net.eval()
+        self.was_training = self.net.training  # <- EVL002
+    def __exit__(self, *error):
+        self.net.train(self.was_training)
+""",
+    "a function": """
+def evaluate(net, loader):
+    net.eval()
+    mode = net.training  # <- EVL002
+    with torch.no_grad():
+        total = sum(net(x).sum().item() for x in loader)
+    net.train(mode)
+    return total
+""",
+}
+READ_IN_TIME = {
+    "before": """
+def evaluate(net, loader):
+    mode = net.training
+    net.eval()
+    total = sum(net(x).sum().item() for x in loader)
+    net.train(mode)
+    return total
+""",
+    "another model": """
+def evaluate(net, teacher, loader):
+    teacher.eval()
+    mode = net.training
+    net.eval()
+    total = sum(net(x).sum().item() for x in loader)
+    net.train(mode)
+    return total
+""",
+    "never restored": """
+def evaluate(net, loader):
+    net.eval()
+    mode = net.training
+    assert not mode
+    return sum(net(x).sum().item() for x in loader)
+""",
+}
+TRAINS = """
+import torch
+def step(net, optimizer, x):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("script", READ_LATE.values(), ids=READ_LATE)
+def test_lint_reports_a_mode_that_is_read_after_eval(lint_reports, script):
+    lint_reports(TRAINS + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", READ_IN_TIME.values(), ids=READ_IN_TIME)
+def test_lint_accepts_a_mode_that_is_read_before(lint_is_clean, script):
+    lint_is_clean(TRAINS + script, "EVL002")

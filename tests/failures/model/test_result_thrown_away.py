@@ -400,3 +400,19 @@ def test_lint_reports_views_that_are_not_assigned(lint_reports, name):
 @pytest.mark.parametrize("name", VIEWS_THAT_ARE_NOT_ASSIGNED_FINE)
 def test_lint_accepts_views_that_are_not_assigned(lint_is_clean, name):
     lint_is_clean(VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD + VIEWS_THAT_ARE_NOT_ASSIGNED_FINE[name])
+
+
+@pytest.mark.parametrize("method", ["reset_parameters", "init_weights"])
+def test_lint_reports_methods_that_are_only_named(lint_reports, method):
+    lint_reports(f"""
+from torch import nn
+def fresh(model):
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.{method}  # <- MDL009
+    return model
+def build():
+    model = nn.Linear(4, 2)
+    model.{method}()
+    return model
+""")

@@ -50,6 +50,7 @@ from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.loops import repeats_with
 from trueloop.analysis.queries.modes import (
     has_mode_dependent_layers,
@@ -64,8 +65,9 @@ from trueloop.analysis.queries.modes import (
     train_mode_fix,
     unresolved_mode_changes,
 )
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.queries.uncalled_methods import uncalled
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
@@ -356,8 +358,33 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, each ``model.train`` without a call, and dropout that is turned off for good."""
     yield from uncalled(source, "train", "the model stays in eval mode", "eval", "", "parameters", "to", "state_dict")
     yield from _find_dropout_turned_off(source)
-    yield from find(source)
-    yield from _find_trained_in_eval_mode(source)
+    found = [*find(source), *_find_trained_in_eval_mode(source)]
+    yield from found or _find_mode_read_late(source)
+
+
+def _find_mode_read_late(source: SourceFile) -> Iterator[Hit]:
+    """Yield each mode that is read after ``eval()`` to be restored, if no loop sets train mode: it is always False."""
+    switches = [each for each in definitions(source).calls.get("train", ()) if not each.args and not each.keywords]
+    if any(isinstance(node, ast.For | ast.While) for each in switches for node in enclosing_nodes(source, each)):
+        return
+    for statement in source.nodes_of(ast.Assign):
+        match statement:
+            case ast.Assign(targets=[kept], value=ast.Attribute(attr="training", value=owner)):
+                name, model = dotted_name(kept), dotted_name(owner)
+            case _:
+                continue
+        block = source.block(statement)
+        before = block[: next((n for n, each in enumerate(block) if each is statement), 0)]
+        called = [call for each in before for call in nodes_in(each, ast.Call)]
+        modes = [each for each in called if dotted_name(each.func) in (f"{model}.eval", f"{model}.train")]
+        restoring = [e for e in definitions(source).calls.get("train", ()) if e.args and dotted_name(e.args[0]) == name]
+        if model and name and restoring and modes and last_name(modes[-1].func) == "eval":
+            yield Hit(
+                message=f"`{ast.unparse(statement)}` reads the mode after `{model}.eval()`, so it is always False: "
+                f"`{ast.unparse(restoring[0])}` leaves the model in eval mode.",
+                node=statement,
+                related=((modes[-1], "set to eval mode here"), (restoring[0], "restored here")),
+            )
 
 
 def _find_dropout_turned_off(source: SourceFile) -> Iterator[Hit]:

@@ -56,6 +56,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -90,6 +91,10 @@ CHANGING_ARITHMETIC: Final = frozenset((
     "clip", "add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv", "subtract", "multiply", "divide",
 ))  # fmt: skip
 """Further ones, which objects of other classes may have too."""
+_METHODS_NAMED: Final = (
+    "reset_parameters", "requires_grad_", "detach_", "zero_", "share_memory", "init_weights", "cuda",
+)  # fmt: skip
+"""Methods that other codes do not report where they are named without being called."""
 COMPUTED: Final = ("torch.nn.functional.", "torch.Tensor.", "torch.nn.")
 CREATED: Final = frozenset(
     f"torch.{word}"
@@ -122,6 +127,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and statements of tensor methods that the text shows to have no effect."""
     yield from find(source)
+    for method in _METHODS_NAMED:
+        yield from uncalled(source, method, "nothing changes")
     yield from _comparisons(source)
     moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
     for statement in source.nodes_of(ast.Expr):
@@ -370,12 +377,13 @@ _PURE_CALL: Final = re.compile(
 )
 _LAYER: Final = re.compile(r"[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus")
 
+_NAMED: Final = re.compile(rf"\.({'|'.join(_METHODS_NAMED)})[ \t]*(?:#[^\n]*)?\n")
 _COMPARED: Final = re.compile(r"[\n;:][ \t]*[\w.]+(?:\[[^\]\n]*\])*[ \t]*==")
 
 
 def _may_discard(text: str) -> bool:
     """Return True for a text with a layer, or with a statement that starts with such a call or with a comparison."""
-    return bool(_LAYER.search(text) or _COMPARED.search(text)) or any(
+    return bool(_LAYER.search(text) or _COMPARED.search(text) or _NAMED.search(text)) or any(
         map(_PURE_CALL.search, _ALONE.findall(f"\n{text}"))
     )
 
@@ -383,7 +391,7 @@ def _may_discard(text: str) -> bool:
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
-        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|.data.|.weight.|.bias.",
+        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|.data.|.weight.|.bias.|.reset_parameters|.init_weights|.zero_|.share_memory|.cuda\n",
         _may_discard,
     ),
     find=find_all,
