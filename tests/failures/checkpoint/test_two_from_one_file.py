@@ -89,6 +89,49 @@ def store(fig1, fig2, log1, log2):
 """,
 }
 
+FAULTY |= {
+    "states of two players": """
+def finish(epoch):
+    save_checkpoint({"epoch": epoch, "state_dict": generator.state_dict(), "optimizer": opt_g.state_dict()},
+                    f"epoch_{epoch}.pt", folder, "g_best.pt")
+    save_checkpoint({"epoch": epoch, "state_dict": critic.state_dict(), "optimizer": opt_c.state_dict()},  # <- CKP017
+                    f"epoch_{epoch}.pt", folder, "c_best.pt")
+""",
+    "encoder and decoder": """
+for epoch in range(9):
+    torch.save(encoder.state_dict(), "weights.pt")
+    torch.save(decoder.state_dict(), "weights.pt")  # <- CKP017
+""",
+    "states under keys": """
+def store(self):
+    torch.save({"net": self.actor.state_dict()}, self.folder / "net.pt")
+    torch.save({"net": self.critic.state_dict()}, self.folder / "net.pt")  # <- CKP017
+""",
+}
+CORRECT |= {
+    "one open file": """
+with open("both.pt", "wb") as file:
+    torch.save(encoder.state_dict(), file)
+    torch.save(decoder.state_dict(), file)
+""",
+    "names of their own": """
+def finish(epoch):
+    save_checkpoint({"state_dict": generator.state_dict()}, f"g_{epoch}.pt")
+    save_checkpoint({"state_dict": critic.state_dict()}, f"c_{epoch}.pt")
+""",
+    "one of two": """
+if use_average:
+    torch.save(average.state_dict(), "net.pt")
+else:
+    torch.save(net.state_dict(), "net.pt")
+""",
+    "the same network twice": """
+torch.save(net.state_dict(), "last.pt")
+train(net)
+torch.save(net.state_dict(), "last.pt")
+""",
+}
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_lint_reports_the_second_network(lint_reports, script):

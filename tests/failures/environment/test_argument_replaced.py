@@ -111,3 +111,32 @@ def test_lint_reports_the_constant(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "ENV011")
+
+
+INHERITED = """
+class Text(nn.Module):
+    def draw(self, count):
+        return self.step(count, greedy=True)
+
+class Poem(Text):
+    def draw(self, count, greedy=False):
+        return self.step(count, greedy=True)  # <- ENV011
+"""
+
+
+def test_lint_reports_arguments_that_no_base_class_has(lint_reports):
+    lint_reports("import torch\nfrom torch import nn\n" + INHERITED)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("def draw(self, count):", "def draw(self, count, greedy):"),
+        ("Text(nn.Module)", "Text(Base)"),
+        ("Poem(Text)", "Poem(Lines)"),
+        ("greedy=True)  #", "greedy=greedy)  #"),
+    ],
+)
+def test_lint_accepts_arguments_of_base_classes(lint_is_clean, changes):
+    script = INHERITED.replace(*changes).replace("  # <- ENV011", "").replace("count, greedy=True)", "count, True)", 1)
+    lint_is_clean("import torch\nfrom torch import nn\n" + script, "ENV011")

@@ -329,6 +329,88 @@ for step in range(10000):
     F.mse_loss(critic(data.obs, data.action), goal).backward()
 """,
 }
+NOT_STORED["passed to the learner without it"] = """
+def learn(net, frozen, s, a, r, s2, gamma, optimizer):
+    with torch.no_grad():
+        y = r + gamma * frozen(s2).max(1).values  # <- LOS022
+    loss = F.mse_loss(net(s)[:, a], y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+def play(env, net, frozen, optimizer):
+    s, done = env.reset(), False
+    while not done:
+        a = net(s).argmax()
+        s2, r, done, _ = env.step(a)
+        learn(net, frozen, s, a, r, s2, 0.99, optimizer)
+        s = s2
+"""
+
+LOOP = """
+    F.smooth_l1_loss(net(s).gather(1, a), y).backward()
+s, done = env.reset(), False
+while not done:
+    s2, r, done, _ = env.step(act(s))
+    memory.push(s, a, r, s2, done)
+    s = s2
+"""
+INVERTED = {
+    "a factor": """
+def learn(s, a, r, s2, done, gamma):
+    q_next = frozen(s2).max(1).values
+    y = r + q_next * gamma * done  # <- LOS022
+""",
+    "a converted factor": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    y = r[:, None] + done.float().unsqueeze(1) * 0.99 * frozen(s2).max(1, keepdim=True)[0]  # <- LOS022
+""",
+    "where": """
+def learn(batch):
+    s, a, r, s2, done = batch
+    y = torch.where(done, r + gamma * frozen(s2).amax(1), r)  # <- LOS022
+""",
+    "one of two branches": """
+def learn(s, a, r, s2, done):
+    if done:  # <- LOS022
+        y = r + gamma * frozen(s2).max()
+    else:
+        y = r
+""",
+}
+NOT_INVERTED = {
+    "a complement": INVERTED["a factor"].replace("* done  # <- LOS022", "* (1 - done)"),
+    "where, the other way round": INVERTED["where"].replace("r + gamma * frozen(s2).amax(1), r)  # <- LOS022",
+                                                            "r, r + gamma * frozen(s2).amax(1))"),
+    "the other branch": INVERTED["one of two branches"].replace("if done:  # <- LOS022", "if not done:"),
+    "stored the other way round": INVERTED["a factor"].replace("  # <- LOS022", "") + """
+    F.mse_loss(net(s).gather(1, a), y).backward()
+def store(s, a, r, s2, done):
+    memory.append((s, a, r, s2, 0.0 if done else 1.0))
+""",
+    "converted before": """
+def learn(s, a, r, s2, done):
+    done = torch.logical_not(done).float()
+    y = r + gamma * done * frozen(s2).max(1).values
+""",
+    "a mask": INVERTED["a factor"].replace("done", "not_done").replace("  # <- LOS022", ""),
+    "a penalty at the end": """
+def learn(s, a, r, s2, done):
+    y = r + penalty * done + gamma * (1 - done) * frozen(s2).max(1).values
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", INVERTED.values(), ids=INVERTED)
+def test_lint_reports_inverted_flags(lint_reports, script):
+    assert "only where the episode has ended" in lint_reports(script + LOOP)[0].message
+
+
+@pytest.mark.parametrize("script", NOT_INVERTED.values(), ids=NOT_INVERTED)
+def test_lint_accepts_other_factors(lint_is_clean, script):
+    lint_is_clean(script + LOOP, "LOS022")
+
+
 STORED = {
     "the flag is stored in a mask": """
 def learn(batch):
@@ -391,7 +473,7 @@ done = True
 
 @pytest.mark.parametrize("script", NOT_STORED.values(), ids=NOT_STORED)
 def test_lint_reports_transitions_without_the_flag(lint_reports, script):
-    assert re.search("is not stored|nothing uses `terminated`", lint_reports(script)[0].message)
+    assert re.search("is not passed on|nothing uses `terminated`", lint_reports(script)[0].message)
 
 
 @pytest.mark.parametrize("script", STORED.values(), ids=STORED)

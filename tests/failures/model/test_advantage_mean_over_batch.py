@@ -146,3 +146,63 @@ def test_lint_reports_the_mean_of_the_batch(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_means_over_the_actions_and_other_centred_values(lint_is_clean, script):
     lint_is_clean(script, "MDL036")
+
+
+STREAMS = """
+import torch
+from torch import nn
+
+class Dueling(nn.Module):
+    def __init__(self, actions):
+        super().__init__()
+        self.body = nn.Linear(4, 32)
+        self.value = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1))
+        self.advantage = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, actions))
+        self.map_value = Timed(nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 1, 4), nn.ReLU()))
+        self.map_advantage = Timed(nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, actions, 4)))
+
+    def forward(self, x):
+        h = self.body(x)
+"""
+ONE_OUTPUT = {
+    "exchanged": """
+        v, a = self.value(h), self.advantage(h)
+        return a + v - v.mean(1, keepdim=True)  # <- MDL036
+""",
+    "maps": """
+        adv = self.map_value(h)
+        return self.map_advantage(h) + adv - adv.mean(2, keepdim=True)  # <- MDL036
+""",
+    "a function": """
+        value = self.value(h)
+        out = value + self.advantage(h) - torch.mean(value, dim=-1, keepdim=True)  # <- MDL036
+        return out
+""",
+}
+SEVERAL_OUTPUTS = {
+    "the advantages": """
+        v, a = self.value(h), self.advantage(h)
+        return v + a - a.mean(1, keepdim=True)
+""",
+    "maps of the advantages": """
+        adv = self.map_advantage(h)
+        return self.map_value(h) + adv - adv.mean(2, keepdim=True)
+""",
+    "centred features": """
+        return h - h.mean(1, keepdim=True)
+""",
+    "an unknown layer": """
+        v = self.other(h)
+        return self.advantage(h) + v - v.mean(1, keepdim=True)
+""",
+}
+
+
+@pytest.mark.parametrize("body", ONE_OUTPUT.values(), ids=ONE_OUTPUT)
+def test_lint_reports_the_mean_of_one_output(lint_reports, body):
+    assert "the only output" in lint_reports(STREAMS + body)[0].message
+
+
+@pytest.mark.parametrize("body", SEVERAL_OUTPUTS.values(), ids=SEVERAL_OUTPUTS)
+def test_lint_accepts_means_of_several_outputs(lint_is_clean, body):
+    lint_is_clean(STREAMS + body, "MDL036")

@@ -263,3 +263,72 @@ def test_function_named_forward_is_not_reported(lint_is_clean):
     lint_is_clean(
         "import torch\nfrom torch import nn\nModule = 1\ndef forward(x):\n    return nn.Linear(2, 2)(x)\n", "MDL012"
     )
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Mix(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width))
+
+    def forward(self, x):
+        return x @ self.weight
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+"""
+OWN_LAYERS = {
+    "called at once": """
+    def forward(self, x):
+        x = Mix(x.size(1))(x)  # <- MDL012
+        return self.head(x)
+""",
+    "in a variable, moved": """
+    def forward(self, x):
+        mix = Mix(8).to(x.device)  # <- MDL012
+        return self.head(mix(x))
+""",
+    "in a function that forward calls": """
+    def forward(self, x):
+        return self.head(self.mixed(x))
+
+    def mixed(self, x):
+        return torch.relu(Mix(8)(x))  # <- MDL012
+""",
+}
+OTHER_LAYERS = {
+    "created in __init__": OWN + """
+        self.mix = Mix(8)
+
+    def forward(self, x):
+        return self.head(self.mix(x))
+""",
+    "without weights": OWN.replace("nn.Parameter(torch.randn(width, width))", "width ** -0.5").replace("@", "*")
+    + OWN_LAYERS["called at once"].replace("  # <- MDL012", ""),
+    "with fixed weights": OWN.replace("torch.randn(width, width))", "torch.randn(width, width), requires_grad=False)")
+    + OWN_LAYERS["called at once"].replace("  # <- MDL012", ""),
+    "no module": OWN.replace("Mix(nn.Module)", "Mix") + OWN_LAYERS["called at once"].replace("  # <- MDL012", ""),
+    "kept": OWN + """
+        self.mix = None
+
+    def forward(self, x):
+        if self.mix is None:
+            self.mix = Mix(x.size(1))
+        return self.head(self.mix(x))
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", OWN_LAYERS.values(), ids=OWN_LAYERS)
+def test_lint_reports_layers_of_the_program(lint_reports, method):
+    assert "a new `Mix`" in lint_reports(OWN + method)[0].message
+
+
+@pytest.mark.parametrize("script", OTHER_LAYERS.values(), ids=OTHER_LAYERS)
+def test_lint_accepts_other_layers(lint_is_clean, script):
+    lint_is_clean(script, "MDL012")

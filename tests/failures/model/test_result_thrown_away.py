@@ -416,3 +416,62 @@ def build():
     model.{method}()
     return model
 """)
+
+
+DERIVATIVES = {
+    "for each of two networks": """
+def update(goal_loss, word_loss):
+    torch.autograd.grad(goal_loss, manager.parameters(), retain_graph=True)  # <- MDL009
+    torch.autograd.grad(word_loss, worker.parameters())  # <- MDL009
+    optimizer.step()
+""",
+    "imported": """
+from torch.autograd import grad
+for k in torch.randperm(96).split(16):
+    loss = (net(x[k]) - y[k]).pow(2).mean()
+    grad(loss, list(net.parameters()))  # <- MDL009
+    optimizer.step()
+""",
+    "a list of losses, from the module": """
+from torch import autograd
+def update(losses):
+    autograd.grad(losses, [w], create_graph=True)  # <- MDL009
+    optimizer.step()
+""",
+}
+DERIVATIVES_IN_USE = {
+    "assigned": """
+def update(loss):
+    grads = torch.autograd.grad(loss, net.parameters())
+    for p, g in zip(net.parameters(), grads):
+        p.grad = g
+""",
+    "an item of it": """
+def slope(out, at):
+    return torch.autograd.grad(out.sum(), at, create_graph=True)[0]
+""",
+    "to see whether it raises": """
+def check(loss):
+    try:
+        torch.autograd.grad(loss, w)
+    except RuntimeError:
+        return False
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(loss, w)
+""",
+    "another function of this name": """
+from jax import grad
+def show(loss):
+    grad(loss, net)
+""",
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_lint_reports_discarded_derivatives(lint_reports, name):
+    lint_reports(VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD + DERIVATIVES[name])
+
+
+@pytest.mark.parametrize("name", DERIVATIVES_IN_USE)
+def test_lint_accepts_derivatives_in_use(lint_is_clean, name):
+    lint_is_clean(VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD + DERIVATIVES_IN_USE[name])

@@ -399,3 +399,69 @@ def test_lint_ignores_correct_programs(lint_is_clean, script: str):
 @pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
 def test_lint_ignores_factors_in_closures_and_objects(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)
+
+
+PASSED_HEAD = """
+import math
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+def cosine(step, total, high, low):
+    share = min(step / total, 1.0)
+    return low + (high - low) * 0.5 * (1 + math.cos(math.pi * share))
+
+def decayed(step, rate):
+    return rate * 0.5 ** (step // 10)
+
+def optimizer_of(config, model):
+    return torch.optim.SGD(model.parameters(), lr=config.base_lr)
+"""
+PASSED = {
+    "from another function": """
+def scheduler_of(options, optimizer, total):
+    return LambdaLR(optimizer, lr_lambda=lambda step: cosine(step, total, options.base_lr, 1e-5))  # <- SCH008
+""",
+    "by name": """
+def scheduler_of(config, optimizer):
+    return LambdaLR(optimizer, lambda e: decayed(e, rate=config.base_lr))  # <- SCH008
+""",
+    "a variable": """
+def scheduler_of(optimizer, base_lr):
+    return LambdaLR(optimizer, lambda e: cosine(e, 100, base_lr, base_lr / 100), last_epoch=-1)  # <- SCH008
+""".replace("base_lr / 100", "0.0"),
+}
+PASSED_FACTORS = {
+    "a factor": """
+def scheduler_of(config, optimizer):
+    return LambdaLR(optimizer, lambda e: cosine(e, 100, 1.0, 1e-5 / config.base_lr))
+""",
+    "divided by the rate": """
+def scheduler_of(config, optimizer):
+    return LambdaLR(optimizer, lambda e: cosine(e, 100, config.base_lr, 1e-5) / config.base_lr)
+""",
+    "divided inside": """
+def relative(step, base, end):
+    return max(end / base, 0.9 ** step)
+def scheduler_of(config, optimizer):
+    return LambdaLR(optimizer, lambda e: relative(e, config.base_lr, 1e-5))
+""",
+    "an optimizer with the rate 1": """
+def scheduler_of(model, max_lr):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return LambdaLR(optimizer, lambda e: cosine(e, 100, max_lr, 1e-5))
+""",
+    "the number of epochs": """
+def scheduler_of(config, optimizer):
+    return LambdaLR(optimizer, lambda e: cosine(e, config.epochs, 1.0, 0.01))
+""",
+}
+
+
+@pytest.mark.parametrize("script", PASSED.values(), ids=PASSED)
+def test_lint_reports_rates_that_are_passed(lint_reports, script):
+    lint_reports(PASSED_HEAD + script)
+
+
+@pytest.mark.parametrize("script", PASSED_FACTORS.values(), ids=PASSED_FACTORS)
+def test_lint_accepts_factors_of_functions(lint_is_clean, script):
+    lint_is_clean(PASSED_HEAD + script, "SCH008")

@@ -22,7 +22,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: two networks whose names differ only in a number or letter at the
     end, or in the order of their letters, such as ``critic1`` and ``critic2`` or ``G_AB`` and ``G_BA``. One function
-    saves both to the same path, or loads both from the same path, which the program writes for one of them only.
+    saves both to the same path, or loads both from the same path, which the program writes for one of them only. Or the
+    states of any two networks are saved one after the other to the same path.
 
 References
     PyTorch tutorial "Saving & Loading Multiple Models in One File",
@@ -54,6 +55,8 @@ class _Access(NamedTuple):
     """Text of the path, and of the key in the file."""
     words: tuple[str, ...]
     """The texts in the path."""
+    is_state: bool = False
+    """Whether a function saves a state that it gets: nothing but the path tells the files of two networks apart."""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -75,7 +78,10 @@ def _twins(source: SourceFile, accesses: list[_Access]) -> Iterator[tuple[_Acces
     """Yield two accesses of one block to the same path, by networks whose names differ in a number only."""
     for number, second in enumerate(accesses):
         for first in accesses[:number]:
-            if first.path != second.path or not _are_twins(first.network, second.network):
+            is_overwritten = (
+                first.is_state and second.is_state and first.network != second.network and bool(first.words)
+            )
+            if first.path != second.path or not (is_overwritten or _are_twins(first.network, second.network)):
                 continue
             blocks = [source.block(source.statement_of(each.call)) for each in (first, second)]
             if blocks[0] is blocks[1] and function_of(source, first.call) is function_of(source, second.call):
@@ -114,6 +120,9 @@ def _load(call: ast.Call) -> _Access | None:
 
 def _save(call: ast.Call) -> _Access | None:
     """Return the network and the file of ``torch.save(net.state_dict(), path)`` or ``net.save(path)``."""
+    state = _save_of_state(call)
+    if state is not None:
+        return state
     match call:
         case ast.Call(
             func=ast.Attribute(attr="save", value=ast.Name(id="torch")),
@@ -128,6 +137,22 @@ def _save(call: ast.Call) -> _Access | None:
             return None
 
 
+def _save_of_state(call: ast.Call) -> _Access | None:
+    """Return the network and the file of ``save_checkpoint({"model": net.state_dict(), ...}, path)``."""
+    if last_name(call.func) not in _SAVES or len(call.args) < 2:
+        return None
+    saved, path = call.args[:2]
+    parts = saved.values if isinstance(saved, ast.Dict) else [saved]
+    for each in parts:
+        match each:
+            case ast.Call(func=ast.Attribute(attr="state_dict", value=owner)) if "optim" not in ast.unparse(owner):
+                found = _access(call, owner, path, "")
+                return found._replace(is_state=True) if found is not None else None
+            case _:
+                pass
+    return None
+
+
 def _access(call: ast.Call, owner: ast.expr, path: ast.expr, key: str) -> _Access | None:
     if not last_name(owner) or not isinstance(owner, ast.Name | ast.Attribute):
         return None
@@ -136,7 +161,7 @@ def _access(call: ast.Call, owner: ast.expr, path: ast.expr, key: str) -> _Acces
     return _Access(call, ast.unparse(owner), text, words)
 
 
-RULE = Rule(required_words=("load(|load_|.save(", ".save(|save_"), find=find)
+RULE = Rule(required_words=("load(|load_|.save(|save_", ".save(|save_"), find=find)
 
 BAD = """
 import os

@@ -36,8 +36,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes, parameters_of
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -46,6 +47,7 @@ _ON_PURPOSE: Final = re.compile(
     r"|FIXME|noqa",
     re.IGNORECASE,
 )
+_MAX_BASES: Final = 20
 _READS_ALL: Final = frozenset(("locals", "vars", "eval", "exec", "save_hyperparameters", "getcallargs"))
 
 
@@ -65,7 +67,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             is_found = is_read and _is_replaced(function, name, place)
         else:
             is_found = not is_read and _is_unconditional(source, place)
-            is_found &= function.name == "__init__" or not (is_attribute or _may_be_inherited(source, function))
+            is_found &= function.name == "__init__" or not (is_attribute or _may_be_inherited(source, function, name))
         if is_found and not _reads_all(function) and not _ON_PURPOSE.search(_with_comments(source, function)):
             yield _hit(source, function, name, constant, is_read=is_read)
 
@@ -105,10 +107,26 @@ def _with_comments(source: SourceFile, function: ast.FunctionDef) -> str:
     return source.text.content[start : line_end if line_end >= 0 else None].decode(errors="replace")
 
 
-def _may_be_inherited(source: SourceFile, function: ast.FunctionDef) -> bool:
-    """Return True for a method of a class with a base class, whose arguments may be those of the base class."""
+def _may_be_inherited(source: SourceFile, function: ast.FunctionDef, name: str) -> bool:
+    """Return True for a method with an argument that its base classes may prescribe.
+
+    That is so if a base class is unknown, or another class has the argument in a method of this name.
+    """
     owner = source.parents.get(id(function))
-    return isinstance(owner, ast.ClassDef) and bool(owner.bases)
+    known = definitions(source).classes
+    queue = list(owner.bases) if isinstance(owner, ast.ClassDef) else []
+    is_derived = bool(queue)
+    for each in queue:  # grows by the bases of the bases
+        base = last_name(each)
+        if base not in known and base not in ("Module", "object"):
+            return True
+        queue += known[base].bases if base in known and len(queue) < _MAX_BASES else []
+    if not is_derived:
+        return False
+    others = (e for c in known.values() if c is not owner for e in c.body if isinstance(e, ast.FunctionDef))
+    return function.name == "forward" or any(
+        each.name == function.name and name in {p.arg for p in parameters_of(each)} for each in others
+    )
 
 
 def _reads_all(function: ast.FunctionDef) -> bool:

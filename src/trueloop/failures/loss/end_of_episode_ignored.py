@@ -28,7 +28,8 @@ How it is detected
     gets or unpacks, or that the program stores together with the reward; what follows the next state in a transition
     of five values is such a flag, too, whatever its name. It is reported if nothing uses the flag, apart
     from storing or converting it and ending the loop over the steps. So is a target for transitions that are stored
-    without the flag that ``env.step(action)`` returns.
+    without the flag that ``env.step(action)`` returns, or passed on without it to the function that computes the
+    target. So is a target whose value is multiplied by the flag itself, in a program that nowhere negates it.
 
 References
     Mnih et al., 2015, "Human-level control through deep reinforcement learning", algorithm 1,
@@ -87,22 +88,112 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each target that bootstraps from all next states, although the program knows which are terminal."""
     if any(_ENDLESS.search(each.text.source) for each in source.modules):
         return
+    yield from _inverted(source)
     for target in _targets(source):
         function = function_of(source, target.node)
         bound = _flags_of(function)
         flag = next((name for name in bound if _is_unused(source, function, target, name)), "")
         if not flag and not bound and _stored_flag(source) and not _handles_ends(source, target):
             flag = _stored_flag(source)
-        dropped = _dropped_flag(source) if not flag and not bound else ""
+        dropped = "" if flag or bound else _dropped_flag(source, getattr(function, "name", ""))
         if dropped and not _handles_ends(source, target):
             flag = dropped
         if flag:
-            reason = f"nothing uses `{flag}`" if flag != dropped else f"`{flag}` is not stored with the transitions"
+            reason = f"nothing uses `{flag}`" if flag != dropped else f"`{flag}` is not passed on with the transitions"
             yield Hit(
                 message=f"`{ast.unparse(target.node)}` adds the value of the next state even where the episode has "
                 f"ended: {reason}.",
                 node=target.node,
             )
+
+
+def _inverted(source: SourceFile) -> Iterator[Hit]:
+    """Yield each target that adds the value of the next state only where the episode has ended."""
+    flags = {name for each in _stepped(source) for name in each}
+    if not flags:
+        return
+    found = [(node, flag) for node in source.nodes_of(ast.BinOp, ast.Call, ast.IfExp, ast.If)
+             if (flag := _flag_that_keeps(node)) and _FLAG.match(flag) and not _MASK.search(flag)]  # fmt: skip
+    if not found or any(_is_complement(source, each) for each in source.nodes_of(ast.expr)):
+        return
+    for node, flag in found:
+        shown = node.test if isinstance(node, ast.If) else node
+        yield Hit(
+            message=f"`{ast.unparse(shown)}` adds the value of the next state only where the episode has ended: "
+            f"`{flag}` is true there. The factor is `1 - {flag}`.",
+            node=shown,
+        )
+
+
+def _flag_that_keeps(node: ast.AST) -> str:
+    """Return the name of the flag that is true where a target adds a discounted value; "" for other code."""
+    match node:
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            for reward, product in ((left, right), (right, left)):
+                parts = _factors(product) if _words(reward) & _REWARDS else []
+                if len(parts) > 2 and any(map(_is_discount, parts)):
+                    return next((name for each in parts if _FLAG.match(name := _plain_name(each))), "")
+            return ""
+        case ast.Call(func=func, args=[test, kept, other]) if last_name(func) == "where":
+            return _plain_name(test) if _adds_value(kept) and not _adds_value(other) else ""
+        case ast.IfExp(test=test, body=kept, orelse=other):
+            return _plain_name(test) if _adds_value(kept) and not _adds_value(other) else ""
+        case ast.If(test=test, body=[ast.Assign(value=kept)], orelse=[ast.Assign(value=other)]):
+            return _plain_name(test) if _adds_value(kept) and not _adds_value(other) else ""
+        case _:
+            return ""
+
+
+def _plain_name(node: ast.expr) -> str:
+    """Return the name of a variable, also of one that is converted: ``done.float()[:, None]``, ``int(done)``."""
+    while True:
+        match node:
+            case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner), args=[] | [ast.Constant()]):
+                node = inner
+            case ast.Call(func=ast.Name(id="int" | "float"), args=[inner]):
+                node = inner
+            case _:
+                return last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _adds_value(node: ast.expr) -> bool:
+    """Return True for a sum of a reward and a discounted value."""
+    match node:
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            pairs = ((left, right), (right, left))
+            return any(_words(reward) & _REWARDS and any(map(_is_discount, _factors(p))) for reward, p in pairs)
+        case _:
+            return False
+
+
+def _stepped(source: SourceFile) -> Iterator[list[str]]:
+    """Yield the flags that each ``env.step(action)`` returns."""
+    for each in source.nodes_of(ast.Assign):
+        match each:
+            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Call(func=ast.Attribute(attr="step"))):
+                if len(parts) in (4, 5):
+                    yield [part.id for part in parts if isinstance(part, ast.Name) and _FLAG.match(part.id)]
+            case _:
+                pass
+
+
+def _is_complement(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for ``1 - done``, ``~done`` and the like, which may be stored as a flag that is true elsewhere."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            around = source.parents.get(id(node))
+            return bool(_FLAG.match(_plain_name(inner))) and not isinstance(around, ast.While | ast.If | ast.BoolOp)
+        case ast.UnaryOp(op=ast.Invert(), operand=inner) | ast.BinOp(op=ast.Sub(), left=ast.Constant(), right=inner):
+            return any(_FLAG.match(last_name(each)) for each in nodes_in(inner, ast.Name, ast.Attribute))
+        case (
+            ast.Compare(left=inner, ops=[ast.Eq() | ast.NotEq() | ast.Is()])
+            | ast.IfExp(test=inner, body=ast.Constant(), orelse=ast.Constant())
+        ):
+            return bool(_FLAG.match(_plain_name(inner)))
+        case ast.Call(func=func):
+            return last_name(func) in ("logical_not", "rsub", "bitwise_not")
+        case _:
+            return False
 
 
 def _targets(source: SourceFile) -> Iterator[_Target]:
@@ -335,26 +426,22 @@ def _stored_flag(source: SourceFile) -> str:
     return ""
 
 
-def _dropped_flag(source: SourceFile) -> str:
-    """Return the flag that ``env.step(action)`` returns, if the program stores its transitions without it."""
+def _dropped_flag(source: SourceFile, learner: str) -> str:
+    """Return the flag that ``env.step(action)`` returns, if the program passes its transitions on without it.
+
+    They are passed to a method that stores them, or to the function that computes the target, the ``learner``.
+    """
     stored = [
         nodes
         for call in source.all_calls
-        if _STORING.search(last_name(call.func)) and last_name(call.func) != "print"
+        if last_name(call.func) == learner or _STORING.search(last_name(call.func))
+        if last_name(call.func) != "print"
         for nodes in [[each for part in (*call.args, *call.keywords) for each in nodes_in(part, ast.Name)]]
         if set().union(*map(_words, nodes)) & _REWARDS and any(map(_is_next, nodes))
     ]
     if not stored or any(_FLAG.match(each.id) or _MASK.search(each.id) for nodes in stored for each in nodes):
         return ""
-    for each in source.nodes_of(ast.Assign):
-        match each:
-            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Call(func=ast.Attribute(attr="step"))):
-                names = [part.id for part in parts if isinstance(part, ast.Name) and _FLAG.match(part.id)]
-                if names and len(parts) in (4, 5):
-                    return names[0]
-            case _:
-                pass
-    return ""
+    return next((names[0] for names in _stepped(source) if names), "")
 
 
 def _handles_ends(source: SourceFile, target: _Target) -> bool:

@@ -20,7 +20,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it, from the source code: a sum of a value, of advantages and of minus their mean or maximum
-    over all dimensions or over the first one. The value is that of a layer with one output, or is called so.
+    over all dimensions or over the first one. The value is that of a layer with one output, or is called so. Or the
+    mean is taken of the only output of a layer.
 
 References
     Wang et al., "Dueling Network Architectures for Deep Reinforcement Learning", 2016, arXiv:1511.06581, equation 9
@@ -45,11 +46,13 @@ _NAMES: Final = frozenset(("mean", "max", "amax"))
 _VALUE: Final = re.compile(r"(^|_)(v|vs|val|vals|values?)(_|$|\d)|^value", re.IGNORECASE)
 _ADVANTAGE: Final = re.compile(r"adv|(^|_)(a|as)(_|$|\d)", re.IGNORECASE)
 _BATCHES: Final = re.compile(r"gather|batch|DataLoader|randint|randperm|\bstack\(|sample\(|minibatch|\.split\(")
+_LAYER: Final = re.compile(r"Linear$|Conv(Transpose)?\dd$")
 _MAX_TERMS: Final = 60
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each sum of a value and advantages from which the mean advantage of the batch is subtracted."""
+    """Yield each sum of a value and advantages from which another mean than that over the actions is subtracted."""
+    yield from _means_of_one(source)
     if "backward(" in source.text.source and not _BATCHES.search(source.text.source):
         return
     calls = [each for each in source.all_calls if (found := reduction(each, _NAMES)) and found.is_over_batch]
@@ -63,6 +66,38 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 if id(mean) not in reported and is_network:
                     reported.add(id(mean))
                     yield _hit(source, mean, value)
+
+
+def _means_of_one(source: SourceFile) -> Iterator[Hit]:
+    """Yield each mean that is subtracted from the only output of a layer itself: value and advantages are exchanged."""
+    for node in source.nodes_of(ast.BinOp):
+        found = reduction(node.right, _NAMES) if isinstance(node.op, ast.Sub) else None
+        added = node.left if found is not None and not found.is_over_batch else None
+        if found is None or not isinstance(added, ast.BinOp) or not isinstance(added.op, ast.Add):
+            continue
+        operand, terms = ast.unparse(found.operand), [added.left, added.right]
+        others = [each for each in terms if ast.unparse(each) != operand]
+        if len(others) == 1 and _widths(source, found.operand) == {1} and 1 not in _widths(source, others[0]):
+            yield Hit(
+                message=f"`{operand}` is the only output of its layer, so `{operand} - {ast.unparse(node.right)}` is "
+                "0. The mean of the advantages is subtracted from them, not that of the value.",
+                node=node.right,
+            )
+
+
+def _widths(source: SourceFile, output: ast.expr) -> set[int | None]:
+    """Return the number of outputs of the layers, or channels of convolutions, whose result an expression is."""
+    found = set[int | None]()
+    for call in origins(source, output, 3):
+        for layer in origins(source, call.func, 2) if isinstance(call, ast.Call) else ():
+            created = [layer, *nodes_in(layer, ast.Call)] if isinstance(layer, ast.Call) else []
+            last = max(
+                (each for each in created if _LAYER.search(last_name(each.func)) and len(each.args) > 1),
+                key=lambda each: (each.lineno, each.col_offset),
+                default=None,
+            )
+            found |= {integer(last.args[1])} if last is not None else set()
+    return found
 
 
 def _is_in_network(source: SourceFile, function: ast.AST) -> bool:
@@ -147,7 +182,7 @@ def _has_one_output(source: SourceFile, node: ast.expr) -> bool:
     return False
 
 
-RULE = Rule(required_words=("mean(|max(", "adv|Linear", " - | -= |-adv|sub", "forward|torch"), find=find)
+RULE = Rule(required_words=("mean(|max(", "adv|Linear|Conv", " - | -= |-adv|sub", "forward|torch"), find=find)
 
 BAD = """
 import torch

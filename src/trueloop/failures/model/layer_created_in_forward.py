@@ -28,11 +28,11 @@ When this is fine
     - The Parameter has ``requires_grad=False``, or ``forward`` itself optimises it, such as an adversarial change.
 
 How it is detected
-    Only the linter finds it, from the source code: a dropout layer or one with random weights that ``forward``, or a
-    function that it calls, creates and uses in no other way than to call it. A layer that becomes an attribute has to
-    be created without a condition. Or an ``nn.Parameter`` in a ``forward`` that computes no gradients itself. Random
-    weights may be intended as an augmentation, so this is a warning. A run cannot show it, because meta-learning copies
-    models in a similar way.
+    Only the linter finds it, from the source code: a dropout layer or one with random weights, also of a class of the
+    program, that ``forward``, or a function that it calls, creates and uses in no other way than to call it. A layer
+    that becomes an attribute has to be created without a condition. Or an ``nn.Parameter`` in a ``forward`` that
+    computes no gradients itself. Random weights may be intended as an augmentation, so this is a warning. A run cannot
+    show it, because meta-learning copies models in a similar way.
 
 References
     wangyida/softpool#11, "I've been debugging for more than 3 days", https://github.com/wangyida/softpool/issues/11
@@ -67,6 +67,11 @@ MOVES: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloa
 PARAMETER: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
 _OWN_GRADIENTS: Final = re.compile(r"\bbackward\(|\boptim|\bgrad\(|no_grad|\.step\(")
 """Signs of a forward pass that optimises something itself, or that only wraps values."""
+_SET_WEIGHTS: Final = re.compile(
+    r"requires_grad|no_grad|\.data\b|copy_\(|constant_\(|fill_\(|zeros_\(|ones_\(|eye_\(|load"
+    r"|torch\.(ones|zeros|eye)\(|detach"
+)
+"""Signs of a layer whose weights are set, frozen or loaded where it is created."""
 _AUGMENTS: Final = re.compile(r"training|rand|prob|\bp\b")
 """Signs of a condition that is true in train mode only, or at random."""
 _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
@@ -74,7 +79,13 @@ _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the layers and parameters that a module's forward, or a function that it calls, creates in every call."""
-    created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM | DROPOUT | PARAMETER]
+    own = _own_layers(source)
+    created = [
+        call
+        for call in source.all_calls
+        if source.qualified_name(call.func) in RANDOM | DROPOUT | PARAMETER
+        or (isinstance(call.func, ast.Name) and call.func.id in own)
+    ]
     for method, in_every_call in _run_by_forward(source) if created else ():
         in_method = {id(call) for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)}
         creator = "`forward`" if method.name == "forward" else f"`{method.name}`, which `forward` calls,"
@@ -84,6 +95,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 if effect:
                     name = source.text.segment(call.func)
                     yield Hit(message=f"{creator} creates a new `{name}` in every call: {effect}.", node=call)
+
+
+def _own_layers(source: SourceFile) -> set[str]:
+    """Return the classes of the program that create random weights, and do not set or freeze them."""
+    found = set[str]()
+    for name, definition in definitions(source).classes.items():
+        init = next((e for e in definition.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"), None)
+        bases = [last_name(each) for each in definition.bases]
+        if (
+            init is None
+            or not any(each.endswith("Module") for each in bases)
+            or "forward" not in ast.unparse(definition)
+        ):
+            continue
+        has_weights = any(source.qualified_name(each.func) in RANDOM | PARAMETER for each in nodes_in(init, ast.Call))
+        if has_weights and not _SET_WEIGHTS.search(ast.unparse(definition)):
+            found.add(name)
+    return found
 
 
 def _effect(

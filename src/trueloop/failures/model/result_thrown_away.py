@@ -20,6 +20,8 @@ Fix
         p.grad.data.clamp_(-1, 1)  # right
         model.state_dict(best)  # wrong: overwrites best
         model.load_state_dict(best)  # right
+        torch.autograd.grad(loss, net.parameters())  # wrong: no .grad for the optimizer
+        loss.backward()  # right
         group["lr"] == 0.1 * lr  # wrong: compares
         group["lr"] = 0.1 * lr  # right
 
@@ -35,8 +37,8 @@ How it is detected
     activations and dropouts in ``forward`` and the functions that it calls, and those of ``to``, ``detach`` and similar
     methods in a training loop. In a loop, the tensor must be computed by PyTorch or come from a ``DataLoader`` with the
     default ``collate_fn``. Calls inside ``try``, or inside ``with`` except autocast, are not checked. The program may
-    not need the line, so this is a warning. It also reports a statement that only compares a variable with ``==``, and,
-    as an error, one that passes a state to ``state_dict``.
+    not need the line, so this is a warning. It also reports a statement that only compares a variable with ``==``, one
+    that calls ``torch.autograd.grad``, and, as an error, one that passes a state to ``state_dict``.
 
 References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
@@ -130,6 +132,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     for method in _METHODS_NAMED:
         yield from uncalled(source, method, "nothing changes")
     yield from _comparisons(source)
+    yield from _derivatives(source)
     moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
     for statement in source.nodes_of(ast.Expr):
         call = statement.value
@@ -143,6 +146,18 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 message=f"The result of `{ast.unparse(call.func)}()` is discarded: the call does not change `{name}`.",
                 node=call,
                 fix=_assign_result(source, statement, name) if name.isidentifier() else None,
+            )
+
+
+def _derivatives(source: SourceFile) -> Iterator[Hit]:
+    """Yield the calls of ``torch.autograd.grad`` that are statements, as if they were ``loss.backward()``."""
+    for call in source.calls_of("torch.autograd.grad"):
+        statement = source.parents.get(id(call))
+        if isinstance(statement, ast.Expr) and call.args and _is_certain(source, statement):
+            yield Hit(
+                message="The result of `torch.autograd.grad()` is discarded: it returns the gradients and leaves "
+                f"`.grad` of all parameters unchanged. Writing them there is `{ast.unparse(call.args[0])}.backward()`.",
+                node=call,
             )
 
 
@@ -372,7 +387,7 @@ _ALONE: Final = re.compile(
 """The start of a statement that is a call."""
 _PURE_CALL: Final = re.compile(
     r"(?:queeze|view|reshape|permute|transpose|contiguous|long|\.to|cuda|flatten|expand|repeat|state_dict|[ei]lu|dropout|igmoid"
-    r"|tanh|oftmax|masked|index_|scatter_add|clamp|mish|swish|plus|detach|float|double|half|bfloat16"
+    r"|tanh|oftmax|masked|index_|scatter_add|clamp|mish|swish|plus|detach|float|double|half|bfloat16|\bgrad"
     r"|(?:grad|data|weight|bias|torch|np|numpy)\.(?:clip|add|sub|mul|div|lerp))\w*\("
 )
 _LAYER: Final = re.compile(r"[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus")
@@ -391,7 +406,9 @@ def _may_discard(text: str) -> bool:
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
 RULE = Rule(
     required_words=(
-        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|.data.|.weight.|.bias.|.reset_parameters|.init_weights|.zero_|.share_memory|.cuda\n",
+        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|"
+        "tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|import grad|.data.|.weight.|.bias.|.reset_parameters|"
+        ".init_weights|.zero_|.share_memory|.cuda\n",
         _may_discard,
     ),
     find=find_all,

@@ -37,15 +37,17 @@ References
 
 import ast
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import EXTERNAL, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.layer_arguments import argument_node
-from trueloop.analysis.queries.possible_values import MAX_DEPTH, possible_values
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import MAX_DEPTH, parameters_of, possible_values
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -57,6 +59,7 @@ MAX_BASE_RATE: Final = 0.01  # the schedule of a transformer with up to 10,000 d
 MAX_FACTOR: Final = 0.05
 MIN_COURSE: Final = 8  # steps of a schedule that has risen and fallen
 MIN_FALL: Final = 0.9
+_RATE: Final = re.compile(r"(^|_)(lr|learning_?rate|eta)($|_)|rate$", re.IGNORECASE)
 
 
 class Detector(BaseDetector):
@@ -95,6 +98,59 @@ def _is_far_below(course: ScheduleCourse) -> bool:
         return False
     is_low = 0 < course.base_rate <= MAX_BASE_RATE and course.highest <= MAX_FACTOR * course.base_rate
     return is_low and 0 < course.rate < MIN_FALL * course.highest
+
+
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and functions that get the learning rate as an argument and return it."""
+    found = list(find(source))
+    yield from found
+    reported = {id(each.node) for each in found}
+    yield from (each for each in _passed_rates(source) if id(each.node) not in reported)
+
+
+def _passed_rates(source: SourceFile) -> Iterator[Hit]:
+    """Yield ``lambda step: cosine(step, total, args.lr, 0.0)``, if the optimizer gets ``lr=args.lr`` too."""
+    rates = {
+        last_name(each.value): each.value
+        for each in source.nodes_of(ast.keyword)
+        if each.arg == "lr" and _RATE.search(last_name(each.value))
+    }
+    own = {
+        each.name: each for each in source.tree.body if isinstance(each, ast.FunctionDef)
+    }  # schedulers have a get_lr
+    functions = {**definitions(source).functions, **own}
+    for call in source.all_calls if rates else ():
+        function = argument_node(call, "lr_lambda", 1) if last_name(call.func) == "LambdaLR" else None
+        match function:
+            case ast.Lambda(body=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) as inner) if (
+                name in functions
+            ):
+                passed = _returned_argument(functions[name], inner, set(rates))
+            case _:
+                continue
+        if passed is not None:
+            yield Hit(
+                message=f"LambdaLR multiplies the optimizer's learning rate by what this function returns, and "
+                f"`{name}` returns a rate that is computed from `{ast.unparse(passed)}`.",
+                node=function,
+                related=((rates[last_name(passed)], "the learning rate"),),
+            )
+
+
+def _returned_argument(function: ast.FunctionDef, call: ast.Call, rates: set[str]) -> ast.expr | None:
+    """Return the learning rate that a call passes, if each result of the function is a multiple of it, or a sum."""
+    names = [each.arg for each in parameters_of(function)]
+    given = [*zip(names, call.args, strict=False), *((each.arg, each.value) for each in call.keywords)]
+    rate = [(name, each) for name, each in given if last_name(each) in rates]
+    if len(rate) != 1 or any(not isinstance(each, ast.Name | ast.Attribute) for _, each in rate):
+        return None
+    name, passed = rate[0]
+    returned = _own_returns(function)
+    divisors = [each.right for each in nodes_in(function, ast.BinOp) if isinstance(each.op, ast.Div)]
+    divisors += [each.value for each in nodes_in(function, ast.AugAssign) if isinstance(each.op, ast.Div)]
+    is_divided = any(part.id == name for each in divisors for part in nodes_in(each, ast.Name))
+    is_factor = all(any(part.id == name for part in nodes_in(each, ast.Name)) for each in returned)
+    return passed if returned and is_factor and not is_divided else None
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -335,7 +391,7 @@ def _factors(product: ast.expr) -> Iterator[ast.expr]:
         yield product
 
 
-RULE: Final = Rule(required_words=("LambdaLR",), find=find)
+RULE: Final = Rule(required_words=("LambdaLR",), find=find_all)
 
 BAD = """
 import torch

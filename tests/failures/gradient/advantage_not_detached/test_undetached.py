@@ -339,6 +339,36 @@ for s, a, ret in batches:
 """,
 }
 
+STEPS = """
+def advantages_of(returns, values, scale=True):
+    advantages = returns - values
+    if scale:
+        advantages = (advantages - advantages.mean()) / advantages.std()
+    return advantages
+
+def update(advantages, log_probs, returns, values):
+    policy_loss = -(advantages * log_probs).mean()  # <- GRD017
+    loss = policy_loss + 0.5 * F.smooth_l1_loss(returns.detach(), values)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+for states, actions, returns in batches:
+    policy, values = model(states)
+    log_probs = policy.log_prob(actions)
+    advantages = advantages_of(returns, values)
+    update(advantages, log_probs, returns, values)
+"""
+FAULTY["a function computes it, another one the loss"] = STEPS
+CHANGES = {
+    "detached by the function that computes it": ("    return advantages", "    return advantages.detach()"),
+    "detached where it is passed": ("    update(advantages,", "    update(advantages.detach(),"),
+    "computed from detached values": ("of(returns, values)\n", "of(returns, values.detach())\n"),
+    "detached before the loss": ("    policy_loss", "    advantages = advantages.detach()\n    policy_loss"),
+}
+CORRECT |= {name: STEPS.replace(*change, 1) for name, change in CHANGES.items()}
+CORRECT = {name: each.replace("  # <- GRD017", "") for name, each in CORRECT.items()}
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_advantages_with_a_graph(lint_reports, script):

@@ -298,6 +298,27 @@ for i, (x, y) in enumerate(loader):
 """,
 }
 
+UNPACKED_MEAN = """
+def run(loader, model):
+    total = 0.0
+    for step, batch in enumerate(loader):
+        loss = model.calc_loss(*batch)
+        loss.backward()
+        total += loss.item()
+    return total / len(loader.dataset)  # <- LOS012
+"""
+FAULTY["a loss that gets an unpacked batch"] = UNPACKED_MEAN
+UNPACKED = UNPACKED_MEAN.replace("  # <- LOS012", "")
+CORRECT |= {
+    "an unpacked batch, over the batches": UNPACKED.replace(".dataset)", ")"),
+    "an unpacked batch, times its size": UNPACKED.replace("item()", "item() * len(batch[0])"),
+    "a sum over an unpacked batch": UNPACKED.replace("calc_loss", "calc_sum"),
+    "a loss of the program that adds up": UNPACKED + """
+def calc_loss(x, y):
+    return (x - y).square().sum()
+""",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("script", SMALLER.values(), ids=SMALLER)
 def test_lint_reports_counts_over_full_batches(lint_reports, script):

@@ -30,6 +30,7 @@ _VIEWS: Final = frozenset((
 ))  # fmt: skip
 _ERRORS: Final = re.compile(r"mse|smooth_?l1|huber|l1_loss", re.IGNORECASE)
 _MAX_DEPTH: Final = 8
+_MAX_STEPS: Final = 6  # an argument, what a function returns, and two variables
 
 
 def find_undetached(source: SourceFile) -> Iterator[Hit]:
@@ -75,7 +76,9 @@ def _is_log_prob(source: SourceFile, node: ast.expr) -> bool:
 
 def _has_difference(source: SourceFile, node: ast.expr) -> bool:
     """Return True if a factor is a difference, also after it was normalised."""
-    return any(isinstance(part.op, ast.Sub) for each in origins(source, node, 3) for part in nodes_in(each, ast.BinOp))
+    return any(
+        isinstance(part.op, ast.Sub) for each in origins(source, node, _MAX_STEPS) for part in nodes_in(each, ast.BinOp)
+    )
 
 
 def _has_trained_value(source: SourceFile, factor: ast.expr, errors: list[list[set[Any]]]) -> bool:

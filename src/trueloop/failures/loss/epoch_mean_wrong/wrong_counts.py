@@ -251,10 +251,19 @@ def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
         values = [] if scaled else [without_conversions(each) for each in assigned_in(loop.node, inner.id)]
     else:
         values = [inner]
-    is_loss = bool(values) and all(is_loss_call(source, each) for each in values)
+    is_loss = bool(values) and all(is_loss_call(source, each) or _is_loss_of_batch(each) for each in values)
     functions = [called_function(source, each) for each in values if isinstance(each, ast.Call)] if is_loss else []
     adds_up = any(".sum(" in ast.unparse(each) for each in functions if each is not None)
     return is_loss and not adds_up and not _OTHER_REDUCTION.search(source.text.source)
+
+
+def _is_loss_of_batch(node: ast.expr) -> bool:
+    """Return True for a loss that gets an unpacked batch: ``model.calc_loss(*batch)``."""
+    match node:
+        case ast.Call(func=func, args=[ast.Starred()]):
+            return re.search(r"(^|_)loss$", last_name(func)) is not None
+        case _:
+            return False
 
 
 def _is_inner(loop: BatchLoop, statement: ast.AST) -> bool:

@@ -59,6 +59,7 @@ from trueloop.failures.loss.term_without_graph.data_updates import updates_witho
 from trueloop.failures.loss.term_without_graph.derivatives import derivatives_without_graph, with_graph
 from trueloop.failures.loss.term_without_graph.hook_outputs import detached_hook_outputs
 from trueloop.failures.loss.term_without_graph.players_cut_off import players_cut_off
+from trueloop.failures.loss.term_without_graph.rebuilt_losses import rebuilt_losses
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardStarted, LossTracingEnded
 from trueloop.tracing.trackers.tensor_origins import TensorOrigins
@@ -104,6 +105,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if "hook" in source.text.source:
         yield from detached_hook_outputs(source)
     yield from cut_terms(source)
+    yield from rebuilt_losses(source)
     yield from players_cut_off(source)
     yield from updates_without_graph(source)
 
@@ -152,8 +154,8 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
 
 RULE = Rule(
     required_words=(
-        "autograd&grad(|forward_hook&detach()|forward_hook&.data|.item()|.detach()|float(|.data|.tensor(",
-        "- 1|backward(|training_step",
+        "autograd&grad(|forward_hook&detach()|forward_hook&.data|.item()|.detach()|float(|.data|.tensor(|Tensor(",
+        "- 1|backward(|training_step|def forward(&loss|def forward(&Loss",
     ),
     find=find,
 )
