@@ -404,11 +404,14 @@ def _may_discard(text: str) -> bool:
 
 
 PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous(|.long(|.to(|.cuda("
+_WORDS: Final = (
+    f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid"
+    "|tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|import grad|.data.|.weight.|.bias."
+    "|.reset_parameters|.init_weights|.zero_|.share_memory|.cuda\n"
+)
 RULE = Rule(
     required_words=(
-        f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid|"
-        "tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|import grad|.data.|.weight.|.bias.|.reset_parameters|"
-        ".init_weights|.zero_|.share_memory|.cuda\n",
+        _WORDS,
         _may_discard,
     ),
     find=find_all,
