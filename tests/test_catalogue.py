@@ -82,6 +82,7 @@ UNFIXED = {
     "ENV007",
     "ENV008",
     "ENV009",
+    "ENV012",
     "ENV010",
     "EVL005",
     "EVL006",

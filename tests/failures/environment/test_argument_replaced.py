@@ -37,6 +37,45 @@ def split(n, share, seed=0):
     order = rng.permutation(n)
     return order[: int(share * n)], order[int(share * n) :]
 """,
+    "an evaluation mode in the constructor": """
+class Judge:
+    def __init__(self, model, temperature):
+        self.temperature = 10.0  # <- ENV011
+        self.model = model.eval()
+""",
+    "an option that a path replaces": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--settings", default="small.json")
+args = parser.parse_args()
+print(args)
+args.settings = "runs/large.json"  # <- ENV011
+text = open(args.settings).read()
+""",
+    "an option that another one gives": """
+import argparse
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--rounds", type=int)
+    return parser.parse_args()
+def main():
+    options = parse()
+    model = nn.Linear(3, 1)
+    options.steps = options.rounds * 100  # <- ENV011
+    return model, options
+""",
+    "a copy of an option": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--ramp", type=int, default=100)
+args, rest = parser.parse_known_args()
+def main(loader):
+    ramp = args.ramp
+    total = 10 * len(loader)
+    ramp = int(0.05 * total)  # <- ENV011
+    return [min(1.0, step / ramp) for step in range(total)]
+""",
     "a variable that is replaced at the start": """
 def fit(model, loader, lr, epochs=10):
     \"\"\"Train a model.\"\"\"
@@ -95,6 +134,60 @@ def make_loader(data, train, shuffle=True):
         return DataLoader(data, shuffle=shuffle)
     return DataLoader(data, shuffle=False)
 """,
+    "an option that is read first": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+args = parser.parse_args()
+if args.steps is None:
+    args.steps = 100
+limit = 2 * args.steps
+args.steps = 7
+args.steps = args.steps + 1
+""",
+    "an option of a launcher": """
+import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int)
+parser.add_argument("--port", type=int)
+args = parser.parse_args()
+args.local_rank = 0
+args.port = int(os.environ["PORT"])
+""",
+    "an option that all are read with": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+args = parser.parse_args()
+train(args)
+args.steps = 7
+""",
+    "options in a notebook": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+args = parser.parse_args([])
+args.steps = 7
+""",
+    "a copy that is read": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+args = parser.parse_args()
+steps = args.steps
+if not steps:
+    steps = 10
+steps = steps + 1
+""",
+    "a copy of an option that is read elsewhere": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+args = parser.parse_args()
+steps = args.steps
+steps = 3
+print(args.steps)
+""",
     "computed from other arguments": """
 def fit(model, data, steps, epochs=10):
     steps = epochs * len(data)
@@ -120,12 +213,12 @@ class Text(nn.Module):
 
 class Poem(Text):
     def draw(self, count, greedy=False):
-        return self.step(count, greedy=True)  # <- ENV011
+        return self.step(count, greedy=True)
 """
 
 
-def test_lint_reports_arguments_that_no_base_class_has(lint_reports):
-    lint_reports("import torch\nfrom torch import nn\n" + INHERITED)
+def test_lint_accepts_methods_of_derived_classes(lint_is_clean):
+    lint_is_clean(HEAD + INHERITED, "ENV011")
 
 
 @pytest.mark.parametrize(

@@ -121,3 +121,41 @@ def test_lint_ignores_correct_programs(lint_is_clean, script):
 def test_a_flag_to_which_nothing_is_passed_is_a_note(lint_reports):
     (found,) = lint_reports(HEAD + 'parser.add_argument("--freeze", type=bool, default=False)  # <- ENV007')
     assert found.severity == "note"
+
+
+TEXTS_AS_FLAGS = {
+    "an argument": """
+import sys
+resume = bool(sys.argv[1])  # <- ENV007
+""",
+    "an argument through a variable": """
+from sys import argv
+text = argv[2]
+render = bool(text) if len(argv) > 2 else False  # <- ENV007
+""",
+    "the environment with a default": """
+import os
+amp = bool(os.environ.get("USE_AMP", "0"))  # <- ENV007
+""",
+    "getenv": """
+from os import getenv
+amp = bool(getenv("USE_AMP", "False"))  # <- ENV007
+""",
+}
+TEXTS_THAT_ARE_READ = {
+    "a number": "import sys\nresume = bool(int(sys.argv[1]))\n",
+    "a comparison": "import sys\nresume = bool(sys.argv[1] == 'True')\n",
+    "whether there are arguments": "import sys\nresume = bool(sys.argv[1:]) or bool(len(sys.argv))\n",
+    "whether a variable is set": "import os\ndebug = bool(os.environ.get('DEBUG')) or bool(os.environ.get('B', ''))\n",
+    "another list": "import sys\nvalues = [1, 0]\nresume = bool(values[1])\n",
+}
+
+
+@pytest.mark.parametrize("script", TEXTS_AS_FLAGS.values(), ids=TEXTS_AS_FLAGS)
+def test_lint_reports_texts_as_flags(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", TEXTS_THAT_ARE_READ.values(), ids=TEXTS_THAT_ARE_READ)
+def test_lint_ignores_texts_that_are_read(lint_is_clean, script):
+    lint_is_clean(script, "ENV007")

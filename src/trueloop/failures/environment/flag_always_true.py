@@ -1,4 +1,4 @@
-"""A command-line flag is True whatever is given: by ``type=bool``, or by ``store_true`` with the default True.
+"""A flag is True whatever is given: by ``bool`` of a text, or by ``store_true`` with the default True.
 
 What you see
     ``--freeze False`` freezes the encoder all the same, or an option that is on by default cannot be switched off. The
@@ -6,6 +6,7 @@ What you see
 
 Why it happens
     ``argparse`` calls ``bool("False")``, and a string that is not empty is true. Only ``--freeze ""`` gives False.
+    ``bool(sys.argv[1])`` and ``bool(os.environ["DEBUG"])`` do the same.
     With ``action="store_true", default=True``, the flag is True with ``--freeze`` and without it.
 
 Fix
@@ -16,12 +17,14 @@ Fix
 When this is fine
     - The type is a function of your own that reads the text, such as ``str2bool``.
     - Other libraries, such as ``click`` and ``typer``, read "False" as False.
+    - ``bool(os.environ.get("DEBUG", ""))``: whether a variable of the environment is set at all is a usual switch.
     - Another option, ``set_defaults`` or the program sets the same name to False.
 
 How it is detected
     Only the linter finds it: a call of ``add_argument`` with ``type=bool``, or with ``action="store_true"`` and the
-    default True. It is a note, and a warning if the program itself passes a text such as "False" for the flag, or if
-    the default is True and the program reads the flag, and nothing else sets it.
+    default True, or ``bool`` of an item of ``sys.argv`` or, where the text "False" or "0" is the default, of a
+    variable of the environment. An option is a note, and a warning if the program itself passes a text such as "False"
+    for the flag, or if the default is True and the program reads the flag, and nothing else sets it.
 
 References
     Python, "argparse", on type, https://docs.python.org/3/library/argparse.html#type
@@ -33,6 +36,8 @@ from itertools import pairwise
 from typing import Final
 
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.command_line_options import destination
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -42,6 +47,7 @@ _NO: Final = frozenset(("false", "0", "no", "off", "f", "n"))
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each argument that is converted by ``bool``."""
+    yield from _texts_as_flags(source)
     for call in source.all_calls:
         if last_name(call.func) != "add_argument" or not call.args:
             continue
@@ -65,18 +71,49 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 )
 
 
+def _texts_as_flags(source: SourceFile) -> Iterator[Hit]:
+    """Yield each call of ``bool`` with a text that the command line or the environment gives."""
+    for call in definitions(source).calls.get("bool", []):
+        if isinstance(call.func, ast.Name) and len(call.args) == 1 and _is_given_text(source, call.args[0]):
+            yield Hit(
+                message=f"`{ast.unparse(call)}` is True for every text that is not empty, also for "
+                '"False" and "0". Compare the text.',
+                node=call,
+            )
+
+
+def _is_given_text(source: SourceFile, value: ast.expr) -> bool:
+    """Return True for an item of ``sys.argv``, and for a variable of the environment with a text for "no" as default.
+
+    Without such a default, a program may ask whether the variable is set.
+    """
+    for each in origins(source, value, 2):
+        match each:
+            case ast.Subscript(value=owner, slice=ast.Constant(value=int()) | ast.Name()):
+                if last_name(owner) == "argv":
+                    return True
+            case ast.Call(func=ast.Name(id="getenv") | ast.Attribute(attr="get" | "getenv") as func, args=[_, default]):
+                is_environment = last_name(func) == "getenv" or last_name(getattr(func, "value", None)) == "environ"
+                text = default.value if isinstance(default, ast.Constant) else None
+                if is_environment and isinstance(text, str) and text.lower() in _NO:
+                    return True
+            case _:
+                pass
+    return False
+
+
 def _is_stuck(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a flag with the default True that the program reads, and that nothing sets to False."""
     given = {each.arg: each.value for each in call.keywords}
     default, action = given.get("default"), given.get("action")
     is_flag = isinstance(action, ast.Constant) and action.value == "store_true"
-    name = _destination(call)
+    name = destination(call)
     if not isinstance(default, ast.Constant) or default.value is not True or not name:
         return False
     if not is_flag and (action is not None or "nargs" in given or "const" in given):
         return False
     others = [each for each in definitions(source).calls.get("add_argument", []) if each is not call]
-    if any(_destination(each) == name for each in others):
+    if any(destination(each) == name for each in others):
         return False
     setters = definitions(source).calls.get("set_defaults", []) + definitions(source).calls.get("setattr", [])
     if any(each.arg in (name, None) for call in setters for each in call.keywords) or any(
@@ -85,15 +122,6 @@ def _is_stuck(source: SourceFile, call: ast.Call) -> bool:
         return False
     uses = definitions(source).attributes.get(name, [])
     return bool(uses) and all(isinstance(each.ctx, ast.Load) for each in uses)
-
-
-def _destination(call: ast.Call) -> str:
-    """Return the name of the attribute that an argument sets: "use_cuda" for ``--use-cuda``."""
-    named = [each.value for each in call.keywords if each.arg == "dest"]
-    options = [each.value for each in (named or call.args) if isinstance(each, ast.Constant)]
-    texts = [each for each in options if isinstance(each, str)]
-    long = [each for each in texts if each.startswith("--")] or texts
-    return long[0].lstrip("-").replace("-", "_") if long else ""
 
 
 def _passes_false(source: SourceFile, call: ast.Call) -> bool:
@@ -120,7 +148,7 @@ def _flag(source: SourceFile, keyword: ast.keyword) -> Fix | None:
     return Fix((edit,), safe=False, description="Make it a flag")
 
 
-RULE = Rule(required_words=("add_argument(", "bool|store_true"), find=find)
+RULE = Rule(required_words=("add_argument(|sys|environ|getenv", "bool|store_true"), find=find)
 
 BAD = """
 import argparse

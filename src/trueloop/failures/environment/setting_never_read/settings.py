@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import called_function, definitions
+from trueloop.analysis.queries.command_line_options import PARSING
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -33,7 +34,6 @@ _KINDS: Final = {
 }
 _NAMES: Final = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KINDS.items()}
 _CONFIG: Final = re.compile(r"conf|cfg|arg|param|opt|setting|hyper|^hps?$", re.IGNORECASE)
-_PARSING: Final = ("parse_args", "parse_known_args", "parse_intermixed_args")
 _OBJECTS: Final = frozenset((
     "SimpleNamespace", "Namespace", "dict", "EasyDict", "edict", "AttrDict", "DotDict", "Munch", "Box",
 ))  # fmt: skip
@@ -94,7 +94,7 @@ def _configurations(source: SourceFile) -> Iterator[tuple[list[Setting], list[as
     calls = source.all_calls
     options = [each for each in calls if last_name(each.func) == "add_argument"]
     if options:
-        yield list(_options(options)), [each for each in calls if last_name(each.func) in _PARSING]
+        yield list(_options(options)), [each for each in calls if last_name(each.func) in PARSING]
     for each in source.nodes_of(ast.ClassDef):
         fields = list(_fields(each))
         if fields and {last_name(base) for base in each.bases} <= _PLAIN_BASES | definitions(source).classes.keys():

@@ -1,4 +1,4 @@
-"""A function or class has an argument, but uses a constant in its place.
+"""A function or a command line has an argument, but the program uses a value of its own in its place.
 
 What you see
     ``Loss(weight=0.1)`` and ``Loss(weight=100)`` train alike. A search over the argument finds that it does not matter.
@@ -6,7 +6,8 @@ What you see
 Why it happens
     The constant of a first version stayed when the argument was added: ``self.weight = 10`` in a constructor with the
     argument ``weight``, or ``weight = 10`` at the start of a function. Python raises no error for an argument that
-    nothing reads.
+    nothing reads. An option of the command line is lost in the same way: ``args.config = "debug.json"`` was written
+    to try something out, or ``warmup = total // 10`` came after ``warmup = args.warmup``.
 
 Fix
     Use the argument:
@@ -19,12 +20,16 @@ When this is fine
     - The function reads the argument before it takes another value, or in a condition: ``if weight is None``.
     - The attribute starts as None, or as an empty list.
     - A method has the arguments of a base class, or a decorator that may read them.
+    - A launcher of several processes passes the option, such as ``--local_rank``.
+    - An option is only replaced under a condition, as by ``if args.debug``.
 
 How it is detected
     Only the linter finds it, from the source code: an argument that a function never reads, and a constant, a number, a
     text, True or False, that gets its name, as an attribute of ``self`` in a constructor, or as a keyword of a
     call. It also reports an argument that is replaced by a constant before the function reads it. Arguments that the
-    text calls unused, ignored or deprecated are not reported.
+    text calls unused, ignored or deprecated are not reported. Of the command line, it reports an attribute of the
+    parsed arguments that is replaced in the same block before it is read, and a variable that got an option, if nothing
+    else reads the option.
 
 References
     Pylint, "unused-argument", https://pylint.readthedocs.io/en/stable/user_guide/messages/warning/unused-argument.html
@@ -36,10 +41,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes, parameters_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in, walk
+from trueloop.failures.environment.argument_replaced.options import overwritten_options
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ON_PURPOSE: Final = re.compile(
@@ -47,12 +52,13 @@ _ON_PURPOSE: Final = re.compile(
     r"|FIXME|noqa",
     re.IGNORECASE,
 )
-_MAX_BASES: Final = 20
-_READS_ALL: Final = frozenset(("locals", "vars", "eval", "exec", "save_hyperparameters", "getcallargs"))
+_READS_ALL: Final = frozenset(("locals", "vars", "eval", "exec"))
+_METHODS_THAT_READ_ALL: Final = frozenset(("save_hyperparameters", "getcallargs"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each constant that stands where an argument of the same name is meant."""
+    """Yield each value that stands where an argument or an option is meant."""
+    yield from overwritten_options(source)
     for name, constant, place in _constants(source):
         function = function_of(source, place)
         if (
@@ -67,7 +73,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             is_found = is_read and _is_replaced(function, name, place)
         else:
             is_found = not is_read and _is_unconditional(source, place)
-            is_found &= function.name == "__init__" or not (is_attribute or _may_be_inherited(source, function, name))
+            is_found &= function.name == "__init__" or not (is_attribute or _may_be_inherited(source, function))
         if is_found and not _reads_all(function) and not _ON_PURPOSE.search(_with_comments(source, function)):
             yield _hit(source, function, name, constant, is_read=is_read)
 
@@ -107,33 +113,19 @@ def _with_comments(source: SourceFile, function: ast.FunctionDef) -> str:
     return source.text.content[start : line_end if line_end >= 0 else None].decode(errors="replace")
 
 
-def _may_be_inherited(source: SourceFile, function: ast.FunctionDef, name: str) -> bool:
-    """Return True for a method with an argument that its base classes may prescribe.
-
-    That is so if a base class is unknown, or another class has the argument in a method of this name.
-    """
+def _may_be_inherited(source: SourceFile, function: ast.FunctionDef) -> bool:
+    """Return True for a method with arguments that a base class may prescribe."""
     owner = source.parents.get(id(function))
-    known = definitions(source).classes
-    queue = list(owner.bases) if isinstance(owner, ast.ClassDef) else []
-    is_derived = bool(queue)
-    for each in queue:  # grows by the bases of the bases
-        base = last_name(each)
-        if base not in known and base not in ("Module", "object"):
-            return True
-        queue += known[base].bases if base in known and len(queue) < _MAX_BASES else []
-    if not is_derived:
-        return False
-    others = (e for c in known.values() if c is not owner for e in c.body if isinstance(e, ast.FunctionDef))
-    return function.name == "forward" or any(
-        each.name == function.name and name in {p.arg for p in parameters_of(each)} for each in others
-    )
+    bases = {last_name(each) for each in owner.bases} if isinstance(owner, ast.ClassDef) else set[str]()
+    return not bases <= {"Module", "object"} or (bool(bases) and function.name == "forward")
 
 
 def _reads_all(function: ast.FunctionDef) -> bool:
     """Return True for a function that may read its arguments by name, or that is only a declaration."""
-    calls = {getattr(each.func, "id", getattr(each.func, "attr", "")) for each in nodes_in(function, ast.Call)}
+    methods = {last_name(each.func) for each in nodes_in(function, ast.Call)}
     names = {each.id for each in nodes_in(function, ast.Name)}
-    return not _READS_ALL.isdisjoint(calls) or "__class__" in names or "NotImplementedError" in names
+    reading = _READS_ALL | {"__class__", "NotImplementedError"}  # model.eval() reads nothing
+    return not reading.isdisjoint(names) or not _METHODS_THAT_READ_ALL.isdisjoint(methods)
 
 
 def _is_replaced(function: ast.FunctionDef, name: str, assignment: ast.Assign) -> bool:
@@ -162,14 +154,16 @@ _GETS_CONSTANT: Final = re.compile(r"(?:[\s(,]|self\._?)(\w+) ?= ?(?:-?[.\d]|Tru
 
 
 def _may_replace(text: str) -> bool:
-    """Return True for a text in which a name that is an argument of some function gets a constant elsewhere."""
+    """Return True for a text with options, or in which a name that is an argument of some function gets a constant."""
     if "torch" not in text:
         return False
+    if "add_argument" in text:
+        return True
     arguments = {name for each in _SIGNATURE.findall(text) for name in re.findall(r"\w+", each)}
     return not arguments.isdisjoint(_GETS_CONSTANT.findall(_SIGNATURE.sub("", text)))
 
 
-RULE = Rule(required_words=("def ", _may_replace), find=find)
+RULE = Rule(required_words=("def |add_argument", _may_replace), find=find)
 
 BAD = """
 import torch
@@ -198,7 +192,7 @@ for step in range(20):
 
 FAILURE = Failure(
     code="ENV011",
-    title="An argument is replaced by a constant",
+    title="An argument is replaced by another value",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"self.weight = 10": "self.weight = weight"}),

@@ -1,0 +1,41 @@
+"""Finds the options that a program reads from its command line, and the objects that hold them."""
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.analysis.queries.class_instances import called_function
+from trueloop.analysis.source_file import SourceFile, last_name
+from trueloop.core.source_text import nodes_in
+
+PARSING: Final = ("parse_args", "parse_known_args", "parse_intermixed_args")
+
+
+def destination(call: ast.Call) -> str:
+    """Return the name of the attribute that ``add_argument`` sets: "use_cuda" for ``--use-cuda``; "" if unknown."""
+    named = [each.value for each in call.keywords if each.arg == "dest"]
+    options = [each.value for each in (named or call.args) if isinstance(each, ast.Constant)]
+    texts = [each for each in options if isinstance(each, str)]
+    long = [each for each in texts if each.startswith("--")] or texts
+    return long[0].lstrip("-").replace("-", "_") if long else ""
+
+
+def parsed_arguments(source: SourceFile) -> Iterator[tuple[ast.Assign, str]]:
+    """Yield each assignment of the arguments that a user gave on the command line, and the variable that gets them."""
+    for each in source.nodes_of(ast.Assign):
+        target = each.targets[0]
+        target = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+        if isinstance(target, ast.Name) and _is_parsed(source, each.value):
+            yield each, target.id
+
+
+def _is_parsed(source: SourceFile, value: ast.expr) -> bool:
+    """Return True for ``parser.parse_args()`` without arguments of the program, or a function that returns this."""
+    call = value.value if isinstance(value, ast.Subscript) else value
+    if not isinstance(call, ast.Call):
+        return False
+    if last_name(call.func) in PARSING:
+        return not call.args and not call.keywords
+    function = called_function(source, call)
+    results = nodes_in(function, ast.Return) if function is not None else ()
+    return any(isinstance(each.value, ast.Call) and last_name(each.value.func) in PARSING for each in results)

@@ -1,0 +1,160 @@
+"""The seed is set after the model was created, or only for the GPU, so the first weights differ in every run.
+
+What you see
+    Two runs with the same seed give different curves, although the data comes in the same order.
+
+Why it happens
+    The first weights are drawn when a model is created, from the random numbers of the CPU, even if it moves to a GPU
+    later. ``torch.manual_seed`` has no effect on what was drawn before, and ``torch.cuda.manual_seed`` none on the CPU.
+
+Fix
+    Set the seed first, for all devices:
+
+        torch.manual_seed(args.seed)
+        model = Net()
+
+When this is fine
+    - The seed is set twice: once for the weights, and once for the order of the data.
+    - The weights are loaded, so that those of the constructor do not matter.
+    - The seed is set after the training, to sample or to evaluate.
+
+How it is detected
+    Only the linter finds it: in a program that trains, the only call that sets a seed, with a value that is called a
+    seed, follows the creation of a model in the same block, and the training follows it. It also reports
+    ``torch.cuda.manual_seed`` if nothing else sets a seed, or only in the other arm of the condition.
+
+References
+    PyTorch, "Reproducibility", https://docs.pytorch.org/docs/stable/notes/randomness.html
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import default_of, in_other_arm
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.failures.failure import Failure, Rule, Severity, changed
+
+_OWN: Final = re.compile(
+    r"(set|fix|init|seed)\w*_(random_?)?(seeds?|everything|all)|seed_all|setup_seed", re.IGNORECASE
+)
+_CUDA: Final = ("cuda.manual_seed", "cuda.manual_seed_all")
+_TRAINING: Final = re.compile(r"^(train(?!er|ing)|fit|run|backward|learn|optimi[sz]e$)", re.IGNORECASE)
+_LOADING: Final = re.compile(r"load_state_dict|from_pretrained|load_weights|load_from_checkpoint")
+_LAYERS: Final = re.compile(r"^(torch\.)?nn\.[A-Z]")
+_MAX_DEPTH: Final = 3
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the only seed of a program if it comes too late, and a seed that only the GPU gets."""
+    seeds = [each for each in source.all_calls if _sets_seed(each)]
+    on_cuda = [each for each in seeds if dotted_name(each.func).endswith(_CUDA)]
+    others = [each for each in seeds if all(each is not one for one in on_cuda)]
+    if on_cuda and all(in_other_arm(source, on_cuda[0], each) for each in others):
+        yield Hit(
+            message=f"`{ast.unparse(on_cuda[0])}` seeds only the GPU: the first weights, the order of the data and the "
+            "augmentation come from the CPU and are not seeded.",
+            node=on_cuda[0],
+        )
+        return
+    others = [each for each in others if not _is_optional(source, each)]
+    if len(others) == 1 and "seed" in "".join(map(ast.unparse, others[0].args)).lower():
+        model = _model_before(source, others[0])
+        if model is not None:
+            yield Hit(
+                message=f"`{ast.unparse(others[0])}` comes after `{ast.unparse(model.func)}` has drawn its first "
+                "weights, which are not seeded.",
+                node=others[0],
+                related=((model, "created here"),),
+            )
+
+
+def _sets_seed(call: ast.Call) -> bool:
+    """Return True for a call that seeds PyTorch, not only a generator of its own."""
+    name = last_name(call.func)
+    if name in ("manual_seed", "manual_seed_all"):
+        owner = getattr(call.func, "value", None)
+        return owner is None or last_name(owner) in ("torch", "t", "th", "cuda", "random")
+    return bool(_OWN.fullmatch(name))
+
+
+def _is_optional(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for the seed of a method that may get one, and for the body of a function that only sets seeds."""
+    function = function_of(source, call)
+    if isinstance(function, ast.Module) or not call.args:
+        return False
+    default = default_of(source, call.args[0])
+    is_none = isinstance(default, ast.Constant) and default.value is None
+    return is_none or bool(_OWN.fullmatch(function.name))
+
+
+def _model_before(source: SourceFile, seed: ast.Call) -> ast.Call | None:
+    """Return the first call before a seed, in its block, that creates a model which is trained after it."""
+    statement: Any = source.statement_of(seed)
+    around = source.parents.get(id(statement))
+    if isinstance(around, ast.If) and not around.orelse:  # if args.seed is not None
+        statement = around
+    block: Sequence[ast.stmt] = source.block(statement)
+    if statement not in block:
+        return None
+    position = list(block).index(statement)
+    before, after = block[:position], block[position + 1 :]
+    calls = [call for each in before for call in nodes_in(each, ast.Call) if isinstance(each, ast.Assign)]
+    model = next((each for each in calls if _creates_model(source, each)), None)
+    is_trained = any(_TRAINING.search(last_name(c.func)) for each in after for c in nodes_in(each, ast.Call))
+    was_trained = any(_TRAINING.search(last_name(c.func)) for each in before for c in nodes_in(each, ast.Call))
+    is_loaded = any(_LOADING.search(ast.unparse(each)) for each in block)
+    return model if is_trained and not was_trained and not is_loaded else None
+
+
+def _creates_model(source: SourceFile, call: ast.Call, depth: int = _MAX_DEPTH) -> bool:
+    """Return True for a call of a layer, a module of the program, or a class of it whose constructor creates one."""
+    if _LAYERS.search(dotted_name(call.func)) and not last_name(call.func).endswith("Loss"):
+        return True
+    definition = definitions(source).classes.get(last_name(call.func))
+    if definition is None or not depth:
+        return False
+    methods = {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
+    if "__init__" not in methods:
+        return False
+    called = list(nodes_in(methods["__init__"], ast.Call))
+    own = [methods[last_name(each.func)] for each in called if last_name(each.func) in methods]
+    called += [inner for each in own for inner in nodes_in(each, ast.Call)]
+    return any(_creates_model(source, each, depth - 1) for each in called)
+
+
+RULE = Rule(required_words=("torch", "seed", r".backward(|.fit(|.train(|train("), find=find)
+
+BAD = """
+import argparse
+
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args([])
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+torch.manual_seed(args.seed)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(5):
+    x = torch.randn(16, 4)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+"""
+_CREATION = "model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))\n"
+
+FAILURE = Failure(
+    code="ENV012",
+    title="The seed is set after the model was created",
+    severity=Severity.WARNING,
+    bad=BAD,
+    good=changed(BAD, {f"{_CREATION}torch.manual_seed(args.seed)\n": f"torch.manual_seed(args.seed)\n{_CREATION}"}),
+    fix="Call torch.manual_seed before anything that draws random numbers.",
+    rule=RULE,
+)
