@@ -89,6 +89,19 @@ def fit(model, loader, lr, epochs=10):
 """,
 }
 CORRECT = {
+    "a parser without this option": """
+import argparse
+def options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int)
+    return parser.parse_args()
+def demo():
+    args = argparse.ArgumentParser().parse_args()
+    args.steps = 3
+    return args.steps
+def main():
+    return options().steps
+""",
     "the argument": """
 class Trainer:
     def __init__(self, model, weight_decay=0.1, steps=None):

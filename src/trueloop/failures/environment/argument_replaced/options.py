@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.command_line_options import destination, parsed_arguments
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import called_function, definitions
+from trueloop.analysis.queries.command_line_options import PARSING, destination, parsed_arguments
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -20,13 +21,13 @@ def overwritten_options(source: SourceFile) -> Iterator[Hit]:
     if not options:
         return
     for parsed, arguments in parsed_arguments(source):
-        following = _following(source, parsed)
+        following, own = _following(source, parsed), _options_of(source, parsed)
         for number, statement in enumerate(following):
             name = _overwritten(statement, arguments)
-            if name not in options or not _is_free(statement, name):
+            if name not in own or not _is_free(statement, name):
                 continue
             if not any(_reads(each, arguments, name) for each in [*following[:number], _value(statement)]):
-                yield _hit(statement, options[name], f"{arguments}.{name}")
+                yield _hit(statement, own[name], f"{arguments}.{name}")
     for statement in source.nodes_of(ast.Assign):
         match statement:
             case ast.Assign(targets=[ast.Name(id=copy)], value=ast.Attribute(value=ast.Name(), attr=name)):
@@ -35,6 +36,16 @@ def overwritten_options(source: SourceFile) -> Iterator[Hit]:
                     yield _hit(found, options[name], copy)
             case _:
                 pass
+
+
+def _options_of(source: SourceFile, parsed: ast.Assign) -> dict[str, ast.Call]:
+    """Return the options that are added where arguments are parsed: another parser may have others."""
+    call = parsed.value.value if isinstance(parsed.value, ast.Subscript) else parsed.value
+    own = called_function(source, call) if isinstance(call, ast.Call) and last_name(call.func) not in PARSING else None
+    scope, module = own or function_of(source, parsed), source.module_of((own or parsed).lineno)
+    added = definitions(source).calls.get("add_argument", [])
+    found = [e for e in added if function_of(source, e) is scope and source.module_of(e.lineno) is module]
+    return {destination(each): each for each in found}
 
 
 def _overwritten(statement: ast.stmt, arguments: str) -> str:
