@@ -93,6 +93,15 @@ def collect(env, policy, self):
 """,
 }
 CORRECT = {
+    "the action is chosen for the next state": """
+first = env.reset()
+action = act(torch.as_tensor(first))
+while len(rows) < 100:
+    observation, reward, done, info = env.step(action)
+    rows.append(observation)
+    action = act(torch.as_tensor(observation))
+    print(len(first))
+""",
     "reset at the end of each episode": """
 state = env.reset()
 for episode in range(100):

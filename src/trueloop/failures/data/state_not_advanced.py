@@ -72,13 +72,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield from _equal_states(source, loop, step)
         yield from _never_reset(source, loop, step)
         for state in _reset_states(function_of(source, step), dotted_name(env)):
-            if state != following and _is_only_read(loop, state):
+            if state != following and _is_only_read(loop, state) and not _acts_on(loop, step, following):
                 yield Hit(
                     message=f"`{state}` is never set to `{following}` in this loop, so every action is chosen for the "
                     "first state of the episode.",
                     node=step,
                     fix=_fix(source, loop, state, following),
                 )
+
+
+def _acts_on(loop: ast.For | ast.While, step: ast.Assign, following: str) -> bool:
+    """Return True if a loop chooses the next action for the state that the step returns: ``action = act(following)``."""
+    action = {each.id for each in nodes_in(step.value, ast.Name) if isinstance(each.ctx, ast.Load)}
+    return any(
+        action & {each.id for target in statement.targets for each in nodes_in(target, ast.Name)}
+        and any(each.id == following for each in nodes_in(statement.value, ast.Name))
+        for statement in nodes_in(loop, ast.Assign)
+        if statement is not step
+    )
 
 
 def _never_reset(source: SourceFile, loop: ast.For | ast.While, step: ast.Assign) -> Iterator[Hit]:
