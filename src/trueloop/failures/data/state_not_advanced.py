@@ -82,7 +82,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _acts_on(loop: ast.For | ast.While, step: ast.Assign, following: str) -> bool:
-    """Return True if a loop chooses the next action for the state that the step returns: ``action = act(following)``."""
+    """Return True if a loop chooses the action for the state that the step returns: ``action = act(following)``."""
     action = {each.id for each in nodes_in(step.value, ast.Name) if isinstance(each.ctx, ast.Load)}
     return any(
         action & {each.id for target in statement.targets for each in nodes_in(target, ast.Name)}
