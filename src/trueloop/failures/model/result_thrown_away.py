@@ -2,8 +2,8 @@
 
 What you see
     A call of an activation, dropout, ``masked_fill``, ``clamp``, ``detach()`` or ``to(device)`` has no effect: two
-    linear layers act as one, a network with dropout overfits, attention sees what its mask should hide, gradients are
-    not clipped, memory grows, or a batch stays on the CPU.
+    linear layers act as one, attention sees what its mask should hide, gradients are not clipped, or a batch stays on
+    the CPU.
 
 Why it happens
     ``F.relu(x)``, ``x.masked_fill(...)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike

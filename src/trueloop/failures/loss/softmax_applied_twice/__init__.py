@@ -78,8 +78,8 @@ class Detector(BaseDetector):
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Keep the outputs of the first calls that are probabilities of classes."""
-        if not event.has_graph or event.recomputed:
-            return
+        if not event.has_graph or event.recomputed or event.inputs is None:
+            return  # None also within a trace, which would contain what is computed here, and within a transform
         from trueloop.tracing.nonfinite.values import tensors_in
 
         self._calls += 1
