@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
@@ -49,5 +50,6 @@ def _runs_episodes(source: SourceFile, call: ast.Call, loop: Any) -> bool:
     environment = dotted_name(getattr(call.func, "value", None))
     steps = [each for each in nodes_in(loop, ast.Call) if last_name(each.func) == "step"]
     is_stepped = any(dotted_name(getattr(each.func, "value", None)) == environment for each in steps)
-    names = (environment, getattr(function_of(source, call), "name", ""))
+    file = Path(source.module_of(call.lineno).path).name
+    names = (environment, getattr(function_of(source, call), "name", ""), file)
     return is_stepped and not any(map(_JUDGES.search, names))
