@@ -117,7 +117,9 @@ CORRECT = {
         "torch.sigmoid(x, out=x)",
     ),
     "layers in place": _net("self.act(x)", act="nn.ReLU(True)"),
-    "layers in place, by a keyword": _net("self.act(x)", act="nn.LeakyReLU(0.1, inplace=True)"),
+    "layers in place, by a keyword": _net("self.act(x)", act="nn.LeakyReLU(0.1, inplace=True)").replace(
+        "self, inplace=False", "self"
+    ),
     "layers that may be in place": _net("self.act(x)", act="nn.ReLU(inplace)"),
     "layers of an unknown class": _net("self.act(x)", act="get_activation()"),
     "one of two layers": _net("self.act(x)", act="nn.ReLU() if torch.rand(1) > 0.5 else nn.ReLU(True)"),

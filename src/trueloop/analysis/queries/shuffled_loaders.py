@@ -218,7 +218,7 @@ def _second_of(source: SourceFile, definition: Any, call: ast.Call, calls: Calls
         owner = function_of(source, each)
         if label is None:
             continue
-        if isinstance(each, ast.Return) and owner.name not in ("__getitem__", "__next__"):
+        if isinstance(each, ast.Return) and getattr(owner, "name", "") not in ("__getitem__", "__next__"):
             continue
         for part, _ in traced(source, label, (), _inner_of_rows):
             if not isinstance(part, ast.Name | ast.Attribute):
