@@ -411,7 +411,7 @@ class Calls:
             is_name = isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
             if value is None and each.value is not None and is_name and "**" not in keyword:
                 value = self.interpreter.evaluator.evaluate(each.value)  # the name of a class in a registry, say
-            elif value is None and _makes_collection(each.value):
+            elif value is None and each.value is not None and _makes_collection(each.value):
                 value = self.interpreter.evaluator.evaluate(ast.copy_location(ast.List([], ast.Load()), each.value))
             elif value is None:
                 value = unknown_value(each)

@@ -327,13 +327,16 @@ def _own_schedules(source: SourceFile) -> Iterator[Hit]:
     reported = set[int]()
     for advance in own_advances(source):
         operation, loops = advance.operation, advance.operation.loops
-        if id(advance.call) in reported or not advance.lengths or not loops or loops[-1].runs_at_most_once():
+        if id(advance.call) in reported or not advance.lengths or not loops:
             continue
-        steps = source.ops_in_loop(loops[-1], OpKind.STEP, root=operation.entry_point)
+        loop = loops[-1]
+        if loop.runs_at_most_once():
+            continue
+        steps = source.ops_in_loop(loop, OpKind.STEP, root=operation.entry_point)
         own = [each for each in steps if any(each.subject.may_alias(e) for e in advance.optimizers)]
         is_per_batch = any(each.same_iteration_as(operation) and each.branches == operation.branches for each in own)
         length = _own_length(source, advance, loops[-2]) if is_per_batch and len(loops) > 1 else None
-        if length is not None and operation.is_unconditional_in(loops[-1]):
+        if length is not None and operation.is_unconditional_in(loop):
             reported.add(id(advance.call))
             yield Hit(
                 message=f"`{ast.unparse(advance.call)}` runs once per batch, but `{ast.unparse(length)}`, the length "
@@ -343,7 +346,7 @@ def _own_schedules(source: SourceFile) -> Iterator[Hit]:
             )
         is_inner = bool(own) and all(len(each.loops) > len(loops) for each in own)
         is_own = operation.kind is OpKind.SET_ATTRIBUTE  # `find` reports the others
-        if is_inner and is_own and counts_updates(source, advance.lengths, _limits(loops[-1])):
+        if is_inner and is_own and counts_updates(source, advance.lengths, _limits(loop)):
             reported.add(id(advance.call))
             yield Hit(
                 message=f"`{ast.unparse(advance.call)}` runs once per epoch, but the length of the schedule is counted "

@@ -66,7 +66,7 @@ def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
         targets = (
             each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AugAssign) else []
         )
-        if len(targets) != 1 or dotted_name(targets[0]) != name or _reads_rate(each.value):
+        if len(targets) != 1 or dotted_name(targets[0]) != name or _reads_rate(getattr(each, "value", each)):
             continue
         if (
             isinstance(rate, ast.Attribute)
@@ -77,7 +77,7 @@ def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
     return found
 
 
-def _reads_rate(value: ast.expr) -> bool:
+def _reads_rate(value: ast.AST) -> bool:
     """Return True for a value that is read from a schedule or optimizer: ``schedule.get_last_lr()[0]``."""
     names = {last_name(each) for each in nodes_in(value, ast.Name, ast.Attribute)}
     return not names.isdisjoint(("get_lr", "get_last_lr", "param_groups"))
