@@ -29,13 +29,23 @@ def parsed_arguments(source: SourceFile) -> Iterator[tuple[ast.Assign, str]]:
             yield each, target.id
 
 
+def parsing_function(source: SourceFile, value: ast.expr) -> ast.FunctionDef | None:
+    """Return the function of the program that parses the arguments for a value; None for ``parser.parse_args()``."""
+    call = _call_of(value)
+    return called_function(source, call) if call is not None and last_name(call.func) not in PARSING else None
+
+
+def _call_of(value: ast.expr) -> ast.Call | None:
+    """Return the call in ``parser.parse_args()`` and ``parser.parse_known_args()[0]``."""
+    call = value.value if isinstance(value, ast.Subscript) else value
+    return call if isinstance(call, ast.Call) else None
+
+
 def _is_parsed(source: SourceFile, value: ast.expr) -> bool:
     """Return True for ``parser.parse_args()`` without arguments of the program, or a function that returns this."""
-    call = value.value if isinstance(value, ast.Subscript) else value
-    if not isinstance(call, ast.Call):
-        return False
-    if last_name(call.func) in PARSING:
+    call = _call_of(value)
+    if call is not None and last_name(call.func) in PARSING:
         return not call.args and not call.keywords
-    function = called_function(source, call)
+    function = parsing_function(source, value)
     results = nodes_in(function, ast.Return) if function is not None else ()
     return any(isinstance(each.value, ast.Call) and last_name(each.value.func) in PARSING for each in results)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.class_instances import called_function, definitions
-from trueloop.analysis.queries.command_line_options import PARSING, destination, parsed_arguments
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.command_line_options import destination, parsed_arguments, parsing_function
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -40,8 +40,7 @@ def overwritten_options(source: SourceFile) -> Iterator[Hit]:
 
 def _options_of(source: SourceFile, parsed: ast.Assign) -> dict[str, ast.Call]:
     """Return the options that are added where arguments are parsed: another parser may have others."""
-    call = parsed.value.value if isinstance(parsed.value, ast.Subscript) else parsed.value
-    own = called_function(source, call) if isinstance(call, ast.Call) and last_name(call.func) not in PARSING else None
+    own = parsing_function(source, parsed.value)
     scope, module = own or function_of(source, parsed), source.module_of((own or parsed).lineno)
     added = definitions(source).calls.get("add_argument", [])
     found = [e for e in added if function_of(source, e) is scope and source.module_of(e.lineno) is module]
