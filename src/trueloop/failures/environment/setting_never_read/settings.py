@@ -65,6 +65,8 @@ class Setting(NamedTuple):
     is_parameter: bool = False
     scope: Any = None
     """The function or class that should read a parameter; None for the whole program."""
+    holder: str = ""
+    """The variable that holds an item; "" for others."""
 
 
 @lru_cache(maxsize=4096)  # most names of a program occur many times
@@ -80,10 +82,15 @@ def unread_settings(source: SourceFile) -> Iterator[Setting]:
         chosen = [each for each in settings if each.kind]
         reads = _reads(source, objects) if chosen and objects else None
         unread = [each for each in chosen if reads is not None and each.name not in reads]
-        yield from (each for each in unread if each.is_option or not source.is_in_other_file(f".{each.name}"))
+        yield from (each for each in unread if each.is_option or not _is_read_elsewhere(source, each))
     if called.isdisjoint(_ALL_NAMES - {"vars", "eval"}):
         yield from _unread_constants(source)
         yield from _unread_parameters(source)
+
+
+def _is_read_elsewhere(source: SourceFile, setting: Setting) -> bool:
+    """Return True if a file that the program does not run may read a field, or the variable that holds an item."""
+    return any(source.is_in_other_file(f".{each}") for each in (setting.name, setting.holder) if each)
 
 
 # Configuration objects -----------------------------------------------------------------------------------------------
@@ -104,8 +111,7 @@ def _configurations(source: SourceFile) -> Iterator[tuple[list[Setting], list[as
         target = last_name(each.targets[0])
         if len(each.targets) == 1 and _CONFIG.search(target):
             items = list(_items(each.value, target))
-            if items and not source.is_in_other_file(f".{target}"):
-                yield items, [each.value]
+            yield items, [each.value]
 
 
 def _options(calls: Iterable[ast.Call]) -> Iterator[Setting]:
@@ -144,13 +150,15 @@ def _items(value: ast.expr, target: str) -> Iterator[Setting]:
     if isinstance(value, ast.Call) and last_name(value.func) in _OBJECTS:
         for each in value.keywords:
             if each.arg:
-                yield Setting(each.value, kind_of(each.arg), each.arg, f"{target}: {each.arg}", each.value)
+                yield Setting(
+                    each.value, kind_of(each.arg), each.arg, f"{target}: {each.arg}", each.value, holder=target
+                )
         value = value.args[0] if len(value.args) == 1 else value
     for key, item in zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ():
         if isinstance(key, ast.Constant) and isinstance(key.value, str):
             name = key.value.replace("-", "_")
             kind = "" if isinstance(item, ast.Dict) else kind_of(name)
-            yield Setting(key, kind, key.value, f"{target}[{key.value!r}]", item)
+            yield Setting(key, kind, key.value, f"{target}[{key.value!r}]", item, holder=target)
 
 
 def _created(source: SourceFile, node: ast.Name) -> Iterator[ast.expr]:
