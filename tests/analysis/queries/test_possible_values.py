@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from trueloop.analysis.project import Module
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import origins, without_cycles
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import SourceText
 
@@ -76,3 +76,14 @@ def test_objects_that_are_made_of_each_other_end():
     for each in reads:
         assert ast.unparse(next(iter(origins(source, each)))) == ast.unparse(each)
         assert len(list(origins(source, each))) < 10_000
+
+
+@pytest.mark.parametrize("repeats", [1, 20])
+def test_search_in_a_circle_is_answered(repeats: int):
+    @without_cycles("circle")
+    def search(path: tuple[str, ...]) -> str:
+        return search(names[(names.index(path) + 1) % len(names)])
+
+    names = [(str(number),) for number in range(repeats)]
+    assert search(names[0]) == "circle"
+    assert search(names[0]) == "circle", "A search that ended in a circle left its arguments behind."

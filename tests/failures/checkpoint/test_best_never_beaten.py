@@ -344,6 +344,14 @@ for epoch in range(9):
         best_loss = val_loss
         torch.save(model.state_dict(), "best.pt")
 """,
+    "a perplexity in a variable with the name of an accuracy": """
+best_acc = 10000.0
+for epoch in range(9):
+    losses = evaluate(model)
+    if np.exp(losses.avg) < best_acc:
+        torch.save(model.state_dict(), "best.pt")
+        best_acc = np.exp(losses.avg)
+""",
     "one comparison, not repeated": """
 best_acc = 0.9
 acc = evaluate(model)

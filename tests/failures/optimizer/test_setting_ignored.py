@@ -494,6 +494,21 @@ for epoch in range(3):
 """,
 }
 USED_VARIABLE = {
+    "set by a method of the constructor": """
+class Net(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self._read(config)
+        self.layer = nn.Linear(2, 2)
+    def compile(self):
+        self.optimizer = optim.SGD(self.parameters(), lr=self.lr)
+        print(self.lr)
+    def _read(self, config):
+        self.lr = config.lr
+net = Net(config)
+net.compile()
+train(net.optimizer)
+""",
     "settings that a function makes": """
 import argparse
 def parse():

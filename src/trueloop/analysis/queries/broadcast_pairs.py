@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import origins, without_cycles
 from trueloop.analysis.queries.shuffled_loaders import Calls
 from trueloop.analysis.queries.target_shapes import COLUMN, ELEMENTWISE, PAIRS, ROW, Shapes
 from trueloop.analysis.source_file import SourceFile, last_name
@@ -47,6 +47,7 @@ def _sums(source: SourceFile, node: ast.expr) -> Iterator[ast.BinOp]:
         yield from nodes_in(value, ast.BinOp)
 
 
+@without_cycles(False)
 def _is_on_purpose(source: SourceFile, node: ast.expr) -> bool:
     """Return True for an operand to which the same function adds a dimension, as for a table of all pairs."""
     function = function_of(source, node)

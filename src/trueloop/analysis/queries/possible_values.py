@@ -1,9 +1,9 @@
 """Finds the expressions whose value a variable, an attribute, a parameter or the result of a call may have."""
 
 import ast
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import lru_cache, wraps
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
@@ -14,6 +14,7 @@ from trueloop.core.source_text import dotted_name, integer, walk
 _BRANCHES: Final = ast.If | ast.For | ast.While | ast.Try | ast.Match
 MAX_DEPTH: Final = 6
 MAX_OWNERS: Final = 2
+_Search = TypeVar("_Search", bound=Callable[..., Any])
 
 
 class _Assigned(NamedTuple):
@@ -25,6 +26,31 @@ class _Assigned(NamedTuple):
     """Position in the tuple that the value is; None if the target gets the value itself."""
     inner: int | None = None
     """Position in the tuple at this position: ``(a, b), c = f()``."""
+
+
+def without_cycles(answer: object) -> Callable[[_Search], _Search]:
+    """Decorate a search that calls itself with the origins of a value: it gives an answer where it repeats itself.
+
+    Values may depend on each other in a circle, as in a loop with ``names = list(names)``.
+    """
+
+    def decorate(search: _Search) -> _Search:
+        under_way: set[tuple[int, ...]] = set()
+
+        @wraps(search)
+        def bounded(*args: Any) -> Any:
+            key = tuple(map(id, args))
+            if key in under_way or len(under_way) == MAX_DEPTH:
+                return answer
+            under_way.add(key)
+            try:
+                return search(*args)
+            finally:
+                under_way.discard(key)
+
+        return cast("_Search", bounded)
+
+    return decorate
 
 
 def origins(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.expr]:

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import origins, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -90,6 +90,7 @@ def _pairs(source: SourceFile) -> Iterator[tuple[ast.expr, ...]]:
             yield call.args[0], call.args[1]
 
 
+@without_cycles(None)
 def _listed(source: SourceFile, node: ast.expr) -> _Listed | None:
     """Return the folder whose files a sequence contains, one by one; None for others."""
     names: list[str] = []

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import computed_from, origins
+from trueloop.analysis.queries.possible_values import computed_from, origins, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -124,6 +124,7 @@ def _following(start: str) -> str:
     return "1" if start == "0" else f"{start} + 1"
 
 
+@without_cycles(None)
 def _view(source: SourceFile, node: ast.expr) -> _View | None:
     """Return the view in two dimensions that a variable has; None if there is none, or if it is not the only one."""
     found: list[_View | None] = []

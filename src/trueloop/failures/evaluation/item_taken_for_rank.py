@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import loops_around, origins
+from trueloop.analysis.queries.possible_values import loops_around, origins, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -179,6 +179,7 @@ def _is_variable(source: SourceFile, index: ast.expr) -> bool:
     )
 
 
+@without_cycles(False)
 def _is_order(source: SourceFile, node: ast.expr) -> bool:
     """Return True if a value certainly is the result of one ``argsort`` of scores, or the indices of one ``sort``."""
     found = False

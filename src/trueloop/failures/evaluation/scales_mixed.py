@@ -39,7 +39,7 @@ from typing import Final
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import without_conversions
-from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
+from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -137,6 +137,7 @@ def _scaled_values(source: SourceFile, node: ast.expr) -> Iterator[tuple[ast.exp
                 pass
 
 
+@without_cycles("")
 def _root(source: SourceFile, node: ast.expr) -> str:
     """Return the variable of which a value is a part, or the split that made it."""
     node = _unwrapped(node)

@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.minimised_values import minimised
-from trueloop.analysis.queries.possible_values import MAX_DEPTH, origins
+from trueloop.analysis.queries.possible_values import MAX_DEPTH, origins, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -149,6 +149,7 @@ def _is_tokens(source: SourceFile, node: ast.expr) -> bool:
     return any(ast.unparse(argument) == text for call in calls for argument in call.args)
 
 
+@without_cycles(False)
 def _is_position_loss(source: SourceFile, losses: ast.expr) -> bool:
     """Return True for a loss without a reduction, also viewed in another shape."""
     for each in origins(source, losses):

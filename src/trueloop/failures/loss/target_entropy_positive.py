@@ -31,7 +31,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import origins, possible_values, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -73,6 +73,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
+@without_cycles(None)
 def _value(source: SourceFile, target: ast.expr) -> ast.expr | None:
     """Return the expression that a target entropy is assigned; None if there are several."""
     values = [each for each in possible_values(source, target) if not isinstance(each, ast.Constant)]

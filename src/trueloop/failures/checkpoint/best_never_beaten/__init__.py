@@ -168,7 +168,8 @@ def _reset_or_never_beaten(source: SourceFile, check: BestCheck, initial: list[A
 def _compared_against_names(source: SourceFile, check: BestCheck, initial: list[Any] | None = None) -> Iterator[Hit]:
     """Yield a comparison that prefers the worse value, by the names of both of its sides."""
     names = [metric_name(check.value), metric_name(check.best)]
-    directions = {better_direction(name) for name in names} - {""}
+    parts = [] if names[0] else [ast.unparse(each) for each in nodes_in(check.value, ast.Name, ast.Attribute)]
+    directions = {better_direction(name) for name in [*names, *parts]} - {""}
     if check.updates and saves_model(check.node.body) and directions == {"max" if check.sign == "<" else "min"}:
         better, name = "higher" if check.sign == "<" else "lower", names[0] or names[1]
         yield Hit(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import MAX_DEPTH, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -67,7 +67,7 @@ def _is_ordered(call: ast.Call) -> bool:
     return any(each.arg in ("shuffle", "groups") and getattr(each.value, "value", 1) is False for each in call.keywords)
 
 
-def _windows_in(source: SourceFile, value: ast.expr) -> Iterator[ast.expr]:
+def _windows_in(source: SourceFile, value: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.expr]:
     """Yield a window of the samples that an expression makes, if each begins one step after the one before."""
     match value:
         case ast.Call(func=func) if last_name(func) in definitions(source).classes:
@@ -77,9 +77,9 @@ def _windows_in(source: SourceFile, value: ast.expr) -> Iterator[ast.expr]:
             yield from [value] if not rest and not (isinstance(length, ast.Constant) and length.value == 1) else []
         case ast.Call(func=ast.Attribute(attr="unfold"), args=[_, _, ast.Constant(value=1)]):
             yield value
-        case ast.Call(func=func, args=[inner, *_]) if last_name(func) in _COLLECTING:
+        case ast.Call(func=func, args=[inner, *_]) if last_name(func) in _COLLECTING and depth:
             for each in origins(source, inner):
-                yield from _windows_in(source, each)
+                yield from _windows_in(source, each, depth - 1)
         case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=index), iter=over)]):
             yield from _slices_of(source, elt, index) if _is_every_step(over) else []
         case ast.List(elts=[]):

@@ -9,7 +9,7 @@ from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, is_other_part
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
+from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call, without_cycles
 from trueloop.analysis.queries.shuffled_loaders import argument_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
@@ -148,6 +148,7 @@ def _numbered_names(source: SourceFile, node: ast.AST) -> ast.expr | None:
             return None
 
 
+@without_cycles(None)
 def _distinct(source: SourceFile, node: ast.expr) -> ast.expr | None:
     """Return the names of which a list holds each one once, as ``names`` for ``sorted(set(names))``; else None."""
     for each in origins(source, node, 2):

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.possible_values import origins, possible_values, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Rule
@@ -164,6 +164,7 @@ def _is_labels(node: ast.expr) -> bool:
     return isinstance(node, ast.Name | ast.Attribute) and is_label(node)
 
 
+@without_cycles(False)
 def _is_total(source: SourceFile, node: ast.expr) -> bool:
     """Return True for the number of all samples: ``len(y)``, ``y.numel()``, ``y.shape[0]`` or a variable with it."""
     node = _inner(node)

@@ -132,7 +132,15 @@ def _is_setup(source: SourceFile, creation: Op, statement: Any) -> bool:
         function_of(source, each) is creating and each.lineno < creation.node.lineno and not _has_loop(source, each)
         for each in calls
     )
-    return owner in stored or (owner != "self" and runs_before)
+    is_first = bool(calls) and all(_is_in_constructor(source, each, creation) for each in calls)
+    return owner in stored or is_first or (owner != "self" and runs_before)
+
+
+def _is_in_constructor(source: SourceFile, call: ast.Call, creation: Op) -> bool:
+    """Return True for a call in a constructor that has not created the optimizer before."""
+    function = function_of(source, call)
+    is_after = function is function_of(source, creation.node) and call.lineno > creation.node.lineno
+    return getattr(function, "name", "") == "__init__" and not is_after
 
 
 def _may_run_again(source: SourceFile, function: Any) -> bool:
