@@ -236,3 +236,43 @@ def test_another_error_is_not_explained(tmp_path: Path):
     assert process.returncode == 1
     assert "KeyError: 'x'\n\ntrueloop: Not judged" in process.stderr
     assert json.loads((tmp_path / "r.json").read_text())["error"] is None
+
+
+MISTAKES = """\
+%matplotlib inline
+import torch
+from torch import nn
+# new cell
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x):
+        return self.layer(x).softmax(dim=1)
+# new cell
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+x, y = torch.randn(64, 4), torch.randint(2, (64,))
+# new cell
+loss_function = nn.CrossEntropyLoss()
+for _ in range(20):
+    loss = loss_function(net(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_findings_in_a_notebook_name_the_cell(tmp_path: Path):
+    cells = MISTAKES.split("# new cell\n")
+    content = {"cells": [{"cell_type": "code", "source": each} for each in cells], "nbformat": 4}
+    (tmp_path / "a.ipynb").write_text(json.dumps(content))
+    command = [sys.executable, "-m", "trueloop", "run", "--json", "r.json", "--strict", "a.ipynb"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 3, process.stderr
+    cell = f"{tmp_path / 'a.ipynb'}:cell 4"
+    found = {
+        each["code"]: (each["path"], each["line"]) for each in json.loads((tmp_path / "r.json").read_text())["findings"]
+    }
+    assert (found["GRD001"], found["LOS001"]) == ((cell, 5), (cell, 3))
+    assert "\n  a.ipynb:cell 4:5\n" in process.stderr
+    assert "loss = loss_function(net(x), y)" in process.stderr, "The report shows no lines of the cell."

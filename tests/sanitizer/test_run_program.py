@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -248,3 +249,54 @@ def frames(error: BaseException):
     while trace:
         yield trace.tb_frame
         trace = trace.tb_next
+
+
+def notebook(path: Path, *cells: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    code = [{"cell_type": "code", "source": textwrap.dedent(each)} for each in cells]
+    path.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "# Title"}, *code]}))
+    return path
+
+
+def test_a_notebook_runs_in_its_folder_as_under_jupyter(folder: Path):
+    write(folder / "notes" / "parts.py", "NAME = 'parts'\n")
+    notebook(
+        folder / "notes" / "a.ipynb",
+        "%matplotlib inline\n!pip install x\nimport os\nfrom parts import NAME\nprint(__name__, os.getcwd()[-5:])",
+        "%%time\ntotal = 1\ntotal + 1",
+        "%%bash\nrm -rf everything",
+        "no python here",
+        "'text'",
+        "total;",
+        "print('last')\ndisplay(total, 'shown')\nprint(os.environ['MPLBACKEND'])",
+    )
+    done = run_with_trueloop('target="notes/a.ipynb"')
+    assert not done.code, done.err
+    assert done.out == "__main__ notes\n2\n'text'\nlast\n1\n'shown'\nAgg\n"
+    assert done.err == (
+        "trueloop: skipped what only Jupyter runs: `%matplotlib inline`, `!pip install x`, `%%time`, ...\n"
+        "trueloop: skipped cell 5 line 1: invalid syntax\n"
+    )
+
+
+def test_an_error_in_a_notebook_names_the_cell_and_stops_it(folder: Path):
+    notebook(folder / "a.ipynb", "def divide(x):\n    return 1 / x", "\ndivide(0)", "print('not reached')")
+    done = run_with_trueloop('target="a.ipynb"')
+    assert (done.code, done.out) == (1, "")
+    file = folder / "a.ipynb"
+    assert done.err.splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{file}:cell 3", line 2, in <module>',
+        "    divide(0)",
+        f'  File "{file}:cell 2", line 2, in divide',
+        "    return 1 / x",
+        "           ~~^~~",
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+def test_a_file_that_is_no_notebook_is_named(folder: Path):
+    (folder / "a.ipynb").write_text("{}")
+    done = run_with_trueloop('target="a.ipynb"')
+    assert done.code == 1
+    assert done.err == f"{folder / 'a.ipynb'}: not a notebook: it has no cells\n"

@@ -1,7 +1,6 @@
 """Lints many files in several processes."""
 
 import gc
-import linecache
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -14,11 +13,11 @@ from typing import Final, NamedTuple
 from trueloop.analysis.project import Project
 from trueloop.core.cores import available_cores
 from trueloop.core.findings import Finding, Severity, SourceLocation
+from trueloop.core.notebook import NotANotebook, Notebook
 from trueloop.lint.cache import LintCache
 from trueloop.lint.check_file import ActiveRule, FileResult, lint_text
 from trueloop.lint.files import Decoded, Unreadable, decode, read_bytes
 from trueloop.lint.fix import fix_text
-from trueloop.lint.notebook import Notebook
 
 MIN_FILES_FOR_PROCESSES: Final = 48  # fewer files are linted faster than a process starts
 FILES_PER_TASK: Final = 16  # files that a process of the pool receives at once
@@ -102,7 +101,10 @@ def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
 
 
 def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) -> LintedFile:
-    notebook = Notebook(decoded.text)
+    try:
+        notebook = Notebook(decoded.text)
+    except NotANotebook as error:
+        raise Unreadable(str(error)) from error
     if not job.fix:
         linted = lint_text(notebook.text, path, job.rules, notebook=True, project=job.project)
         return LintedFile(_with_cell_locations(linted, notebook, path), content)
@@ -122,7 +124,7 @@ def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> F
         if location.path != path:
             return location
         cell, line = notebook.locate(location.line)
-        return SourceLocation(f"{path}:cell {cell.number}", line, location.function)
+        return SourceLocation(cell.file_in(path), line, location.function)
 
     def relocate(finding: Finding) -> Finding:
         assert finding.location is not None
@@ -257,8 +259,7 @@ def cache_cell_lines(paths: Iterable[str], open_text: Callable[[str], str | None
         try:
             raw = open_text(path) or decode(read_bytes(Path(path))).text
             cells = Notebook(raw).cells
-        except Unreadable:
+        except (Unreadable, NotANotebook):
             continue
         for cell in cells:
-            lines = [f"{line}\n" for line in cell.source.split("\n")]
-            linecache.cache[f"{path}:cell {cell.number}"] = (len(cell.source), None, lines, path)
+            cell.cache_lines(path, cell.source)

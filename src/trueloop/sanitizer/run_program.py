@@ -1,5 +1,6 @@
-"""Runs a program in this process as ``python script.py`` or ``python -m package.module`` would."""
+"""Runs a program in this process as ``python script.py``, ``python -m package.module`` or Jupyter would."""
 
+import ast
 import builtins
 import importlib
 import os
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, NamedTuple, cast
 
+from trueloop.core.notebook import NotANotebook, Notebook
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _HIDDEN_PARTS = ("tracing", "failures", "reporting", "cli", "app/sanitizer/watch.py")
 _HIDDEN = ("<trueloop", *(str(_PACKAGE / part) for part in _HIDDEN_PARTS))
@@ -27,7 +30,7 @@ class ProgramCommand:
     """The program to run."""
 
     target: str
-    """A file, a folder or archive with a ``__main__.py``, or a module name, as typed by the user."""
+    """A file, a notebook, a folder or archive with a ``__main__.py``, or a module name, as typed by the user."""
     arguments: tuple[str, ...] = ()
     module: bool = False
     """Whether ``target`` is a module name."""
@@ -98,11 +101,67 @@ def _execute(program: ProgramCommand, main: ModuleType) -> None:
     elif (path := Path(program.target)).is_dir() or _is_archive(path):
         _first_on_path(program.target)
         _runpy_function("_run_module_as_main")("__main__", alter_argv=False)
+    elif path.suffix == ".ipynb":
+        _run_notebook(path.absolute(), main)
     else:
         _first_on_path(str(path.resolve().parent))
         main.__file__ = os.path.abspath(path)  # noqa: PTH100 - Python does not resolve links either
         main.__loader__ = _ScriptLoader("__main__", main.__file__)
         main.__loader__.exec_module(main)
+
+
+def _run_notebook(path: Path, main: ModuleType) -> None:
+    """Run the code cells of a notebook in their order, as Jupyter does: in its folder, with the last value shown.
+
+    What only Jupyter runs, magics and shell commands, is skipped. Plots are drawn, but no window opens.
+    """
+    try:
+        notebook = Notebook(path.read_text("utf-8"))
+    except NotANotebook as error:
+        sys.exit(f"{path}: {error}")
+    if skipped := notebook.skipped_lines:
+        shown = ", ".join(f"`{line[:40]}`" for line in skipped[:3]) + ", ..." * (len(skipped) > 3)
+        print(f"trueloop: skipped what only Jupyter runs: {shown}", file=sys.stderr)  # noqa: T201
+    for _, problem in notebook.invalid_cells:
+        print(f"trueloop: skipped {problem}", file=sys.stderr)  # noqa: T201
+    os.chdir(path.parent)
+    _first_on_path(str(path.parent))
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    if sys.excepthook is sys.__excepthook__:  # which shows no lines of cells, as it knows files only
+        sys.excepthook = traceback.print_exception
+    main.__file__ = str(path)
+    main.__dict__.update(display=_display, __show_value__=_show_value)
+    for cell, code in zip(notebook.cells, notebook.codes, strict=True):
+        cell.cache_lines(str(path), code)
+    for cell, code in zip(notebook.cells, notebook.codes, strict=True):
+        _CellLoader(code, cell.file_in(str(path))).exec_module(main)
+
+
+def _show_value(value: object) -> None:
+    if value is not None:
+        _display(value)
+
+
+def _display(*values: object, **options: object) -> None:
+    """Print values, as the function of this name does that each notebook has."""
+    for value in values:
+        print(repr(value))  # noqa: T201
+
+
+class _CellLoader(SourceFileLoader):
+    """Compiles a cell of a notebook, so that it shows the value of its last line."""
+
+    def __init__(self, code: str, file: str) -> None:
+        super().__init__("__main__", file)
+        self._code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        tree = ast.parse(self._code, self.path)
+        last = tree.body[-1] if tree.body else None
+        if isinstance(last, ast.Expr) and not self._code.rstrip().endswith(";"):
+            show = ast.copy_location(ast.Name("__show_value__", ast.Load()), last)
+            last.value = ast.copy_location(ast.Call(show, [last.value], []), last)
+        return compile(tree, self.path, "exec")
 
 
 class _ScriptLoader(SourceFileLoader):

@@ -1,5 +1,6 @@
 """Finds the code that is running: the frames of the program, their files, and the user files that were imported."""
 
+import linecache
 import os
 import re
 import sys
@@ -37,8 +38,17 @@ def program_stack() -> list[FrameType]:
 
 
 def user_files(stack: Iterable[FrameType]) -> set[str]:
-    """Return the files of the user's frames."""
-    return {each.f_code.co_filename for each in stack if is_user_code(each.f_code)}
+    """Return the files of the user's frames, with all cells of a notebook."""
+    files = {each.f_code.co_filename for each in stack if is_user_code(each.f_code)}
+    cells = set(notebook_cells())
+    return files if files.isdisjoint(cells) else files | cells
+
+
+def notebook_cells() -> Iterator[str]:
+    """Yield the pseudo files of notebook cells, which linecache stores without a modification time."""
+    for name, entry in list(linecache.cache.items()):
+        if len(entry) > 1 and entry[1] is None and is_user_file(name):
+            yield name
 
 
 def user_modules() -> dict[str, str]:

@@ -63,7 +63,7 @@ def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
 def _program_files() -> set[Path]:
     """Return the program's own files: those of loaded modules in the folder of the script or in the current folder."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    if not isinstance(main, str) or not main.endswith(".py"):
+    if not isinstance(main, str) or not main.endswith((".py", ".ipynb")):
         return set()
     folders = Path(main).parent, Path.cwd()
     found = {Path(main)}

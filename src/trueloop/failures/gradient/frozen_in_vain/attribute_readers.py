@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import linecache
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any, Final, TypeGuard
 from trueloop.analysis.queries.parameter_loops import loop_variables_of_parameters
 from trueloop.core.findings import SourceLocation
 from trueloop.core.source_text import read_source, walk
-from trueloop.tracing.running_code import DYNAMIC, refers_to, running_files
+from trueloop.tracing.running_code import DYNAMIC, notebook_cells, refers_to, running_files
 from trueloop.tracing.source_calls import tree_of
 from trueloop.tracing.user_location import is_user_file
 
@@ -85,7 +84,7 @@ def is_read_in_program(attribute: str, *, of_modules: bool) -> bool:
     running = running_files(attribute)
     if running is None:
         return True
-    files = {*_imported_files(libraries=attribute != REQUIRES_GRAD), *_notebook_cells(), *running}
+    files = {*_imported_files(libraries=attribute != REQUIRES_GRAD), *notebook_cells(), *running}
     return any(_may_read(file, attribute, of_modules) for file in files)
 
 
@@ -97,7 +96,7 @@ def find_assignment(attribute: str, value: bool) -> SourceLocation | None:
     Cost: as `is_read_in_program`.
     """
     running = running_files(attribute) or frozenset()
-    for files in (running, {*_imported_files(libraries=False), *_notebook_cells()}):
+    for files in (running, {*_imported_files(libraries=False), *notebook_cells()}):
         found = [SourceLocation(file, line) for file in files for line in _assignments(file, attribute, value)]
         if found:
             return found[0] if len(found) == 1 else None
@@ -119,13 +118,6 @@ def _imported_files(*, libraries: bool) -> Iterator[str]:
             is_library = libraries and name.partition(".")[0] not in _EXCLUDED_PACKAGES
             if is_library or is_user_file(file):
                 yield file
-
-
-def _notebook_cells() -> Iterator[str]:
-    """Yield the pseudo files of notebook cells, which linecache stores without a modification time."""
-    for name, entry in list(linecache.cache.items()):
-        if len(entry) > 1 and entry[1] is None and is_user_file(name):
-            yield name
 
 
 @lru_cache(maxsize=8192)

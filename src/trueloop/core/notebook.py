@@ -2,14 +2,21 @@
 
 import ast
 import json
+import linecache
 import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.lint.files import Unreadable
-
 _MAGIC: Final = re.compile(r"^(?P<indent>\s*)(?P<line>(?:%|!|\?|[\w.]+\?{1,2}\s*$|[\w, .\[\]'\"]+?\s*=\s*[%!]).*)$")
+
+
+_PYTHON_CELL: Final = re.compile(r"%%(?:time|timeit|capture|prun|memit|watch)\b")
+"""Cell magics whose cell is Python. The cells of other magics are another language, or a file to write."""
+
+
+class NotANotebook(ValueError):
+    """A text is not a notebook."""
 
 
 class Cell(NamedTuple):
@@ -25,6 +32,15 @@ class Cell(NamedTuple):
     lines: tuple[int, ...]
     """For each line of the cell, its line number in the file, from 1; empty if `is_list` is False."""
 
+    def file_in(self, path: str) -> str:
+        """Return the name under which the cell of a notebook is compiled and reported."""
+        return f"{path}:cell {self.number}"
+
+    def cache_lines(self, path: str, text: str) -> None:
+        """Add a text of the cell to Python's `linecache`, from which reports and tracebacks read what they show."""
+        lines = [f"{line}\n" for line in text.split("\n")]
+        linecache.cache[self.file_in(path)] = (len(text), None, lines, path)
+
 
 class Notebook:
     """The code of a notebook.
@@ -33,7 +49,7 @@ class Notebook:
         raw: text of the file.
 
     Raises:
-        Unreadable: the file is not a notebook.
+        NotANotebook: the text is not a notebook.
     """
 
     def __init__(self, raw: str) -> None:
@@ -41,7 +57,7 @@ class Notebook:
         try:
             self.cells = list(_cells(raw))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            raise Unreadable(f"not a notebook: {error}") from error
+            raise NotANotebook(f"not a notebook: {error}") from error
         sources = "\n".join(cell.source for cell in self.cells)
         self._marker = "trueloop"
         while any(f"# {self._marker}: {word} " in sources for word in ("cell", "hidden")):
@@ -49,15 +65,21 @@ class Notebook:
         self.invalid_cells: list[tuple[int, str]] = []
         """Numbers of the cells that are not valid Python, each with the reason; these cells are skipped."""
         self._first_lines: list[int] = []  # line number in `text` of the first line of each cell, from 1
-        codes: list[str] = []
+        self.codes = [self._as_python(cell) for cell in self.cells]
+        """Code of each cell as Python, with as many lines as the cell; a line with a magic is replaced by ``pass``."""
         marker_line = 1
-        for cell in self.cells:
-            codes.append(self._as_python(cell))
+        for code in self.codes:
             self._first_lines.append(marker_line + 1)
-            marker_line += 1 + codes[-1].count("\n")
+            marker_line += 1 + code.count("\n")
         markers = (f"# {self._marker}: cell {cell.number}\n" for cell in self.cells)
-        self.text = "".join(marker + code for marker, code in zip(markers, codes, strict=True))
-        """Code of all cells, each after a marker comment; a line with a magic is replaced by ``pass``."""
+        self.text = "".join(marker + code for marker, code in zip(markers, self.codes, strict=True))
+        """Code of all cells, each after a marker comment."""
+
+    @property
+    def skipped_lines(self) -> list[str]:
+        """The lines that only Jupyter runs: magics, shell commands, and the cells of other languages."""
+        hidden = re.compile(rf"^\s*pass  # {self._marker}: hidden (?P<line>.*\S)", re.MULTILINE)
+        return [each["line"] for code in self.codes for each in hidden.finditer(code)]
 
     def locate(self, line: int) -> tuple[Cell, int]:
         """Return the cell that contains a line of `text`, and the line number within that cell, from 1."""
@@ -86,7 +108,7 @@ class Notebook:
         lines = source[:-1].split("\n")
         prefix = f"pass  # {self._marker}: hidden "
         all_hidden = "".join(f"{prefix}{line}\n" for line in lines)
-        if cell.source.lstrip().startswith("%%"):  # a cell magic: another language, or %%time
+        if cell.source.lstrip().startswith("%%") and not _PYTHON_CELL.match(cell.source.lstrip()):
             return all_hidden
         magics_hidden = "".join(_MAGIC.sub(rf"\g<indent>{prefix}\g<line>", line) + "\n" for line in lines)
         problem = _syntax_problem(magics_hidden)

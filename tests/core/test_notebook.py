@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from trueloop.lint.files import Unreadable
-from trueloop.lint.notebook import Notebook
+from trueloop.core.notebook import NotANotebook, Notebook
 
 CELLS = [
     {"cell_type": "markdown", "metadata": {}, "source": ["# Title\n"]},
@@ -78,7 +77,7 @@ def test_cell_lines_have_file_lines():
     "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [{"source": []', "nonsense", "[" * 100_000]
 )
 def test_an_invalid_notebook_is_reported(text):
-    with pytest.raises(Unreadable, match="not a notebook"):
+    with pytest.raises(NotANotebook, match="not a notebook"):
         Notebook(text)
 
 
