@@ -174,6 +174,23 @@ for a, b in loader:
     optimizer.step()
     optimizer.zero_grad()
 """,
+    "a generator's pass through the frozen discriminator, both steps at the end": """
+G = nn.Linear(2, 6)
+g = torch.optim.Adam(G.parameters())
+def freeze(net, frozen):
+    for p in net.parameters():
+        p.requires_grad_(not frozen)
+for a, b in loader:
+    fake = G(torch.randn(len(a), 2))
+    freeze(model, True)
+    g.zero_grad()
+    (-model(fake).mean()).backward()
+    freeze(model, False)
+    optimizer.zero_grad()
+    (model(fake.detach()).mean() - model(a).mean()).backward()
+    optimizer.step()
+    g.step()
+""",
     "a generator's pass through the discriminator": """
 G = nn.Linear(2, 6)
 g = torch.optim.Adam(G.parameters())
