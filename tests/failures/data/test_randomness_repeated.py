@@ -2,6 +2,8 @@
 
 import pytest
 
+from trueloop.core.findings import Severity
+
 HEAD = """
 import random
 import numpy as np
@@ -339,3 +341,67 @@ def test_lint_accepts_seeds_of_workers_that_change(lint_is_clean, seeding):
 )
 def test_lint_accepts_constant_seeds_of_workers_where_other_samples_get_the_numbers(lint_is_clean, options):
     lint_is_clean(WORKER_SEEDS.format(seeding=CONSTANT_SEEDS["a function"], options=options))
+
+
+ALL_WORKERS = {
+    "a constant": """
+def init(worker_id):
+    np.random.seed(42)  # <- DAT005
+""",
+    "the rank and a seed": """
+from functools import partial
+def prepare(worker_id, rank, seed):
+    worker_seed = rank + seed
+    random.seed(worker_seed)
+    np.random.seed(worker_seed)  # <- DAT005
+init = partial(prepare, rank=0, seed=SEED)
+""",
+    "a lambda": """
+init = lambda _: np.random.seed(SEED)  # <- DAT005
+""",
+    "bound by position": """
+from functools import partial
+def prepare(seed, worker_id):
+    np.random.seed(seed)  # <- DAT005
+init = partial(prepare, SEED)
+""",
+}
+
+OWN_SEEDS = {
+    "the number of the worker": """
+def init(worker_id):
+    seed = SEED + worker_id
+    np.random.seed(seed)
+""",
+    "bound, with the number": """
+from functools import partial
+def prepare(worker_id, rank, seed):
+    np.random.seed(1000 * rank + seed + worker_id)
+init = partial(prepare, rank=0, seed=SEED)
+""",
+    "by position, with the number": """
+from functools import partial
+def prepare(seed, worker_id):
+    np.random.seed(seed + worker_id)
+init = partial(prepare, SEED)
+""",
+    "the seed of PyTorch": """
+def init(worker_id):
+    np.random.seed(torch.initial_seed() % 2**32)
+""",
+}
+
+
+@pytest.mark.parametrize("seeding", ALL_WORKERS.values(), ids=ALL_WORKERS)
+def test_lint_reports_one_seed_for_all_workers_also_if_samples_are_shuffled(lint_reports, seeding):
+    found = lint_reports(WORKER_SEEDS.format(seeding=seeding, options="shuffle=True, worker_init_fn=init"))
+    assert {each.severity for each in found} == {Severity.WARNING}
+
+
+@pytest.mark.parametrize("seeding", OWN_SEEDS.values(), ids=OWN_SEEDS)
+def test_lint_accepts_own_seeds_of_workers(lint_is_clean, seeding):
+    lint_is_clean(WORKER_SEEDS.format(seeding=seeding, options="shuffle=True, worker_init_fn=init"))
+    one_worker = WORKER_SEEDS.replace("num_workers=2", "num_workers=1")
+    lint_is_clean(
+        one_worker.format(seeding="init = lambda _: np.random.seed(SEED)", options="shuffle=True, worker_init_fn=init")
+    )

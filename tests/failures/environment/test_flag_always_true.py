@@ -159,3 +159,96 @@ def test_lint_reports_texts_as_flags(lint_reports, script):
 @pytest.mark.parametrize("script", TEXTS_THAT_ARE_READ.values(), ids=TEXTS_THAT_ARE_READ)
 def test_lint_ignores_texts_that_are_read(lint_is_clean, script):
     lint_is_clean(script, "ENV007")
+
+
+ALWAYS = {
+    "a text": """
+if name == "cifar10" or "cifar100":  # <- ENV007
+    classes = 10
+""",
+    "in brackets, negated": """
+flip = 0.5 if not (name != "mnist" and "svhn") else 0.0  # <- ENV007
+""",
+    "numbers in a method": """
+class Net(torch.nn.Module):
+    def forward(self, x):
+        while self.depth == 18 or 34:  # <- ENV007
+            x = self.block(x)
+        return x
+""",
+    "classes": """
+def predict(criterion, x):
+    if criterion == torch.nn.BCEWithLogitsLoss or torch.nn.BCELoss:  # <- ENV007
+        x = torch.sigmoid(x)
+    return x
+""",
+    "membership": """
+files = [each for each in names if "train" or "valid" in each]  # <- ENV007
+""",
+    "kinds of layers": """
+def init_weights(m):
+    if type(m) == torch.nn.Conv2d or torch.nn.Linear:  # <- ENV007
+        torch.nn.init.xavier_uniform_(m.weight)
+    if isinstance(m, torch.nn.BatchNorm1d or torch.nn.BatchNorm2d):  # <- ENV007
+        torch.nn.init.ones_(m.weight)
+    elif isinstance(m, torch.nn.LSTM) or torch.nn.GRU:  # <- ENV007
+        print(m)
+""",
+    "the value of or": """
+if name == ("train" or "valid"):  # <- ENV007
+    print(name)
+""",
+}
+
+COMPARED = {
+    "each value": """
+if name == "cifar10" or name == "cifar100" or name in ("svhn", "mnist"):
+    classes = 10
+""",
+    "a default": """
+name = name or "cifar10"
+title = name == "svhn" and "numbers" or "pictures"
+print(name == "svhn" or "no numbers")
+""",
+    "a switch for trials": """
+if name == "svhn" or True:
+    print(name)
+while 1 and name == "svhn":
+    break
+if 1 or depth == 3:
+    print(depth)
+""",
+    "other conditions": """
+if name == "svhn" or use_cuda or settings.train:
+    print(name)
+if name and "svhn" in name:
+    print(name)
+""",
+    "a message": """
+assert name == "svhn" and "only numbers"
+""",
+    "a tuple of classes": """
+if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)) or type(layer) in (torch.nn.LSTM, torch.nn.GRU):
+    print(layer)
+""",
+    "instances": """
+if isinstance(layer, torch.nn.Linear) or isinstance(layer, torch.nn.Conv2d):
+    print(layer)
+if kind is torch.nn.Linear or kind is torch.nn.Conv2d:
+    print(kind)
+""",
+    "the length of a text": """
+if len(name) == 3 or name.startswith("c"):
+    print(name)
+""",
+}
+
+
+@pytest.mark.parametrize("script", ALWAYS.values(), ids=ALWAYS)
+def test_lint_reports_conditions_that_are_always_true(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", COMPARED.values(), ids=COMPARED)
+def test_lint_accepts_other_conditions(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "ENV007")

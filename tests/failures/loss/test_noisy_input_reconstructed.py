@@ -39,6 +39,32 @@ for x in loader:
     restored = net(masked)
     update(F.mse_loss(restored, masked))  # <- LOS061
 """,
+    "a function adds the noise": """
+def add_noise(x, sigma=0.3):
+    return x + sigma * torch.randn_like(x)
+criterion = nn.MSELoss()
+for img in loader:
+    noisy_img = add_noise(img)
+    outputs = net(noisy_img)
+    update(criterion(outputs, noisy_img))  # <- LOS061
+""",
+    "the clean input is replaced": """
+def train(autoencoder, loss_fn, corruption, noising=None):
+    for batch in loader:
+        if noising is not None:
+            batch = noising(batch)
+        if corruption > 0:
+            batch = F.dropout(batch, corruption)
+        output = autoencoder(batch)
+        update(loss_fn(output, batch))  # <- LOS061
+train(net, F.mse_loss, 0.2)
+""",
+    "replaced by its noisy version": """
+criterion = nn.MSELoss()
+for img in loader:  # a denoising autoencoder
+    img = img + torch.randn(img.shape) * 0.2
+    update(criterion(net(img), img))  # <- LOS061
+""",
 }
 
 CORRECT = {
@@ -77,6 +103,34 @@ for image in loader:
 for x in loader:
     x = x + 0.1 * torch.randn_like(x)
     update(F.mse_loss(net(x), x))
+""",
+}
+CORRECT |= {
+    "a function adds the noise": """
+def add_noise(x):
+    return x + 0.1 * torch.randn_like(x)
+for img in loader:
+    noisy = add_noise(img)
+    update(F.mse_loss(net(noisy), img))
+""",
+    "the clean input is kept": """
+for batch in loader:
+    target = batch
+    batch = F.dropout(batch, 0.2)  # corrupted
+    update(F.mse_loss(net(batch), target))
+""",
+    "a denoised input": """
+def denoise(x):
+    return x.round()
+for img in loader:
+    smooth = denoise(img)
+    update(F.mse_loss(net(smooth), smooth))
+""",
+    "dropout on features": """
+encoder = nn.Linear(8, 8)
+for x in loader:
+    features = F.dropout(encoder(x), 0.1)  # not a denoising loss
+    update(F.mse_loss(net(features), x))
 """,
 }
 

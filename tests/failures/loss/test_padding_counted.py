@@ -207,3 +207,129 @@ def test_run_reports_faulty_scripts(run_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)
+
+
+TRANSLATION = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence, pack_padded_sequence
+from torch.utils.data import DataLoader, Dataset
+
+class Pairs(Dataset):
+    def __init__(self, pairs, longest):
+        self.pairs, self.max_len = pairs, longest
+        self.words = ["<pad>", "<unk>", "<sos>", "<eos>"] + sorted({word for pair in pairs for word in pair})
+    def __len__(self):
+        return len(self.pairs)
+    def __getitem__(self, index):
+        source, target = torch.zeros(self.max_len, dtype=torch.long), torch.zeros(self.max_len, dtype=torch.long)
+        source[: len(self.pairs[index][0])] = torch.tensor(self.pairs[index][0])
+        target[: len(self.pairs[index][1])] = torch.tensor(self.pairs[index][1])
+        return {"en": source, "de": target}
+
+class Translator(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.emb, self.rnn, self.out = nn.Embedding(size, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, size)
+    def forward(self, source, target):
+        state = self.rnn(self.emb(source))[1]
+        return self.out(self.rnn(self.emb(target), state)[0])
+
+loader = DataLoader(Pairs([], 20), 8, shuffle=True)
+model = Translator(1000)
+optimizer = torch.optim.Adam(model.parameters())
+"""
+COUNTED = {
+    "a module": """
+criterion = nn.CrossEntropyLoss()  # <- LOS004
+for epoch in range(5):
+    for batch in loader:
+        source, inputs, targets = batch["en"], batch["de"][:, :-1], batch["de"][:, 1:]
+        logits = model(source, inputs)
+        loss = criterion(logits.view(-1, 1000), targets.contiguous().view(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "in a function that gets the loss": """
+def train(model, optimizer, criterion):
+    for batch in loader:
+        trg = batch["de"].t()
+        output = model(batch["en"], trg)
+        output = output[1:].view(-1, output.shape[-1])
+        trg = trg[1:].reshape(-1)
+        optimizer.zero_grad()
+        criterion(output, trg).backward()
+        optimizer.step()
+train(model, optimizer, nn.CrossEntropyLoss())  # <- LOS004
+""",
+    "a method and log probabilities": """
+class Trainer:
+    def __init__(self):
+        self.loss = nn.NLLLoss()  # <- LOS004
+    def step(self, batch):
+        target = batch["de"]
+        logits = F.log_softmax(model(batch["en"], target[:, :-1]), dim=-1)
+        return self.loss(logits.transpose(1, 2), target[:, 1:])
+for batch in loader:
+    optimizer.zero_grad()
+    Trainer().step(batch).backward()
+    optimizer.step()
+""",
+}
+LEFT_OUT = {
+    "ignored": """
+criterion = nn.CrossEntropyLoss(ignore_index=0)
+for batch in loader:
+    loss = criterion(model(batch["en"], batch["de"][:, :-1]).transpose(1, 2), batch["de"][:, 1:])
+""",
+    "a mask": """
+criterion = nn.CrossEntropyLoss()
+for batch in loader:
+    targets = batch["de"][:, 1:]
+    mask = targets != 0
+    loss = criterion(model(batch["en"], batch["de"][:, :-1])[mask], targets[mask])
+""",
+    "a weight of 0": """
+weight = torch.ones(1000)
+weight[0] = 0
+criterion = nn.CrossEntropyLoss(weight)
+for batch in loader:
+    loss = criterion(model(batch["en"], batch["de"][:, :-1]).transpose(1, 2), batch["de"][:, 1:])
+""",
+    "packed targets": """
+criterion = nn.CrossEntropyLoss()
+for batch, sizes in loader:
+    targets = pack_padded_sequence(batch["de"][:, 1:], sizes, batch_first=True)[0]
+    loss = criterion(model(batch["en"], batch["de"]), targets)
+""",
+    "one by one": """
+for batch in loader:
+    losses = F.cross_entropy(model(batch["en"], batch["de"]).transpose(1, 2), batch["de"][:, 1:], reduction="none")
+    loss = losses.sum() / (batch["de"] != 0).sum()
+""",
+    "a label per sentence": """
+criterion = nn.CrossEntropyLoss()
+for batch in loader:
+    hidden = model(batch["en"], batch["de"][:, 1:])[:, -1]
+    loss = criterion(hidden, batch["label"])
+""",
+}
+
+
+@pytest.mark.parametrize("script", COUNTED.values(), ids=COUNTED)
+def test_lint_reports_next_tokens_with_padding(lint_reports, script: str):
+    lint_reports(TRANSLATION + script)
+
+
+@pytest.mark.parametrize("script", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_lint_accepts_padding_that_is_left_out(lint_is_clean, script: str):
+    lint_is_clean(TRANSLATION + script, "LOS004")
+
+
+def test_lint_accepts_blocks_of_a_text_without_padding(lint_is_clean):
+    head = TRANSLATION.replace('"<pad>", ', "")
+    lint_is_clean(head + COUNTED["a module"].replace("  # <- LOS004", ""), "LOS004")
+    head = TRANSLATION.replace("torch.zeros(self.max_len", "torch.zeros(20").replace("pad_sequence, ", "")
+    lint_is_clean(head + COUNTED["a module"].replace("  # <- LOS004", ""), "LOS004")

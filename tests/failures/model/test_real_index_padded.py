@@ -133,3 +133,82 @@ def test_words_in_modules_of_another_program_do_not_matter(run, tmp_path_factory
     assert "MDL024" in {each.code for each in run(HEAD + FAULTY["one category per sample"]).findings}
     assert read
     assert other.__file__ not in read
+
+
+VOCABULARY = """
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+
+texts = open("texts.txt").read().splitlines()
+"""
+NUMBERED_FROM_ZERO = {
+    "a script": """
+words = sorted(set(" ".join(texts).split()))
+word2idx = {word: i for i, word in enumerate(words)}
+x = pad_sequence([torch.tensor([word2idx[w] for w in text.split()]) for text in texts], batch_first=True)
+embedding = nn.Embedding(len(words), 32, padding_idx=0)  # <- MDL024
+""",
+    "a module": """
+class Names(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.embedding = nn.Embedding(size, 16, 0)  # <- MDL024
+def main():
+    letters = list(set("".join(texts)))
+    index = {letter: number for number, letter in enumerate(letters)}
+    return Names(len(index)), index
+""",
+    "counted": """
+from collections import Counter
+class Vocabulary:
+    def __init__(self, texts):
+        self.words = [w for w, _ in Counter(" ".join(texts).split()).most_common(1000)]
+        self.index = {w: i for i, w in enumerate(self.words)}
+        self.embedding = nn.Embedding(len(self.words), 8, padding_idx=0)  # <- MDL024
+""",
+}
+RESERVED = {
+    "from 1": """
+words = sorted(set(" ".join(texts).split()))
+word2idx = {word: i for i, word in enumerate(words, 1)}
+embedding = nn.Embedding(len(words) + 1, 32, padding_idx=0)
+""",
+    "one more row": """
+words = sorted(set(" ".join(texts).split()))
+word2idx = {word: i for i, word in enumerate(words)}
+x = [torch.tensor([word2idx[w] + 1 for w in text.split()]) for text in texts]
+embedding = nn.Embedding(len(words) + 1, 32, padding_idx=0)
+""",
+    "a token for padding": """
+words = ["<pad>"] + sorted(set(" ".join(texts).split()))
+word2idx = {word: i for i, word in enumerate(words)}
+embedding = nn.Embedding(len(words), 32, padding_idx=0)
+""",
+    "another first entry": """
+letters = ["_"] + sorted(set("".join(texts)))
+index = {letter: i for i, letter in enumerate(letters)}
+embedding = nn.Embedding(len(letters), 32, padding_idx=0)
+""",
+    "another dictionary": """
+words = [""] + open("words.txt").read().splitlines()
+classes = sorted(set(texts))
+label2id = {label: i for i, label in enumerate(classes)}
+embedding, head = nn.Embedding(len(words), 32, padding_idx=0), nn.Linear(32, len(classes))
+""",
+    "no padding": """
+words = sorted(set(" ".join(texts).split()))
+word2idx = {word: i for i, word in enumerate(words)}
+embedding = nn.Embedding(len(words), 32)
+""",
+}
+
+
+@pytest.mark.parametrize("script", NUMBERED_FROM_ZERO.values(), ids=NUMBERED_FROM_ZERO)
+def test_lint_reports_vocabularies_whose_first_entry_is_padding(lint_reports, script):
+    lint_reports(VOCABULARY + script)
+
+
+@pytest.mark.parametrize("script", RESERVED.values(), ids=RESERVED)
+def test_lint_accepts_vocabularies_that_keep_the_index(lint_is_clean, script):
+    lint_is_clean(VOCABULARY + script, "MDL024")

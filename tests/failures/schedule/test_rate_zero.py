@@ -539,3 +539,75 @@ def test_lint_reports_a_decay_that_compounds(lint_reports, script):
 @pytest.mark.parametrize("script", FIRST_RATES.values(), ids=FIRST_RATES)
 def test_lint_accepts_decays_of_the_first_rate(lint_is_clean, script):
     lint_is_clean(COMPOUNDING_HEAD + script)
+
+
+ENDED_HEAD = """
+import torch
+from torch import nn
+from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
+
+model = nn.Linear(6, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+loader = [torch.randn(8, 6) for _ in range(40)]
+def fit(scheduler, epochs=3):
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+            scheduler.step()
+"""
+
+ENDED = {
+    "minus one": """
+WARMUP_STEPS = 5000
+scheduler = get_linear_schedule_with_warmup(  # <- SCH004
+    optimizer, num_warmup_steps=WARMUP_STEPS, num_training_steps=-1)
+fit(scheduler)
+""",
+    "by position": "fit(get_cosine_schedule_with_warmup(optimizer, 50, -1))  # <- SCH004",
+    "shorter than the warm-up": """
+total = 1000
+fit(get_linear_schedule_with_warmup(optimizer, num_warmup_steps=2000, num_training_steps=total))  # <- SCH004
+""",
+    "in a class": """
+class Trainer:
+    def __init__(self, steps):
+        self.scheduler = get_linear_schedule_with_warmup(  # <- SCH004
+            optimizer, num_warmup_steps=steps, num_training_steps=-1)
+fit(Trainer(200).scheduler)
+""",
+}
+
+NOT_ENDED = {
+    "all updates": "fit(get_linear_schedule_with_warmup(optimizer, 10, 3 * len(loader)))",
+    "a written number": "fit(get_linear_schedule_with_warmup(optimizer, 10, num_training_steps=1000))",
+    "a default that is replaced": """
+def build(total=-1):
+    if total == -1:
+        total = 3 * len(loader)
+    return get_linear_schedule_with_warmup(optimizer, 10, total)
+fit(build())
+""",
+    "an unknown number": """
+def build(total=-1):
+    return get_linear_schedule_with_warmup(optimizer, 10, num_training_steps=total)
+fit(build(3 * len(loader)))
+""",
+    "set later": """
+total = 0
+for epoch in range(3):
+    total += len(loader)
+fit(get_linear_schedule_with_warmup(optimizer, 10, total))
+""",
+}
+
+
+@pytest.mark.parametrize("script", ENDED.values(), ids=ENDED)
+def test_lint_reports_a_schedule_that_ends_with_its_warm_up(lint_reports, script):
+    lint_reports(ENDED_HEAD + script)
+
+
+@pytest.mark.parametrize("script", NOT_ENDED.values(), ids=NOT_ENDED)
+def test_lint_accepts_schedules_that_last(lint_is_clean, script):
+    lint_is_clean(ENDED_HEAD + script, "SCH004")

@@ -1,4 +1,4 @@
-"""A flag is True whatever is given: by ``bool`` of a text, or by ``store_true`` with the default True.
+"""A flag or condition is true whatever is given: by ``bool`` of a text, ``store_true`` with default True, or ``or``.
 
 What you see
     ``--freeze False`` freezes the encoder all the same, or an option that is on by default cannot be switched off. The
@@ -7,30 +7,39 @@ What you see
 Why it happens
     ``argparse`` calls ``bool("False")``, and a string that is not empty is true. Only ``--freeze ""`` gives False.
     ``bool(sys.argv[1])`` and ``bool(os.environ["DEBUG"])`` do the same.
-    With ``action="store_true", default=True``, the flag is True with ``--freeze`` and without it.
+    With ``action="store_true", default=True``, the flag is True with ``--freeze`` and without it. In
+    ``if name == "train" or "valid"``, the second text is not compared with anything, and it is true.
 
 Fix
     Use a flag that can be switched off by ``--no-freeze``:
 
         parser.add_argument("--freeze", action=argparse.BooleanOptionalAction, default=True)
 
+    Compare with each of several values:
+
+        if name in ("train", "valid"):
+
 When this is fine
     - The type is a function of your own that reads the text, such as ``str2bool``.
     - Other libraries, such as ``click`` and ``typer``, read "False" as False.
     - ``bool(os.environ.get("DEBUG", ""))``: whether a variable of the environment is set at all is a usual switch.
     - Another option, ``set_defaults`` or the program sets the same name to False.
+    - The value of ``name or "train"`` is used, and not only whether it is true.
 
 How it is detected
     Only the linter finds it: a call of ``add_argument`` with ``type=bool``, or with ``action="store_true"`` and the
     default True, or ``bool`` of an item of ``sys.argv`` or, where the text "False" or "0" is the default, of a
     variable of the environment. An option is a note, and a warning if the program itself passes a text such as "False"
-    for the flag, or if the default is True and the program reads the flag, and nothing else sets it.
+    for the flag, or if the default is True and the program reads the flag, and nothing else sets it. It also reports a
+    condition that joins a comparison and a text, number or class with ``or`` or ``and``, and a comparison with
+    ``("a" or "b")``, which is ``"a"``.
 
 References
     Python, "argparse", on type, https://docs.python.org/3/library/argparse.html#type
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
@@ -39,15 +48,16 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.command_line_options import destination
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _NO: Final = frozenset(("false", "0", "no", "off", "f", "n"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each argument that is converted by ``bool``."""
+    """Yield each argument that is converted by ``bool``, and each condition that is true whatever is compared."""
     yield from _texts_as_flags(source)
+    yield from _conditions(source)
     for call in source.all_calls:
         if last_name(call.func) != "add_argument" or not call.args:
             continue
@@ -80,6 +90,73 @@ def _texts_as_flags(source: SourceFile) -> Iterator[Hit]:
                 '"False" and "0". Compare the text.',
                 node=call,
             )
+
+
+def _conditions(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``name == "train" or "valid"``, of which the second value is not compared."""
+    for node in source.nodes_of(ast.BoolOp):
+        word = "or" if isinstance(node.op, ast.Or) else "and"
+        parent = source.parents.get(id(node))
+        compared = [_kind(source, each) for value in node.values for each in _compared(value)]
+        kinds = [_kind(source, each) for each in node.values]
+        kinds[0] = kinds[0] if kinds[0] == "str" else ""  # `1 or x == 3` is a switch for trials
+        alone = next((each for each, kind in zip(node.values, kinds, strict=True) if kind and kind in compared), None)
+        if alone is not None and _is_condition(source, node):
+            effect = "the whole condition is always true" if word == "or" else "that part is always true"
+            yield Hit(
+                message=f"`{ast.unparse(alone)}` in `{ast.unparse(node)}` is not compared with anything, so {effect}.",
+                node=node,
+                fix=_membership(source, node),
+            )
+        elif _compared(parent) and all(_kind(source, each) for each in node.values):
+            used = node.values[0 if word == "or" else -1]
+            yield Hit(
+                message=f"`{ast.unparse(node)}` is `{ast.unparse(used)}`: nothing else is compared.",
+                node=parent,
+            )
+
+
+def _compared(node: ast.AST | None) -> list[ast.expr]:
+    """Return what a comparison for equality, membership or class compares; [] for other expressions."""
+    match node:
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.In() | ast.NotIn() | ast.Is() | ast.IsNot(), *_]):
+            return [node.left, *node.comparators]
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+            return [kinds]
+        case _:
+            return []
+
+
+def _kind(source: SourceFile, node: ast.expr) -> str:
+    """Return the kind of a value that is certainly true, such as "str"; "" for other expressions."""
+    if isinstance(node, ast.Constant):
+        return type(node.value).__name__ if node.value and type(node.value) in (str, int, float) else ""
+    is_layer = bool(_CLASS.match(source.qualified_name(node) or dotted_name(node)))
+    return "class" if is_layer or (isinstance(node, ast.Name) and node.id in definitions(source).classes) else ""
+
+
+def _is_condition(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for an expression of which only the truth is used."""
+    parent = source.parents.get(id(node))
+    if isinstance(parent, ast.BoolOp) or (isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)):
+        return _is_condition(source, parent)
+    is_message = isinstance(parent, ast.Assert)  # assert name == "train" and "only in training"
+    return not is_message and node in (getattr(parent, "test", None), *getattr(parent, "ifs", ()))
+
+
+def _membership(source: SourceFile, node: ast.BoolOp) -> Fix | None:
+    """Return the fix that writes ``name in ("train", "valid")``; None if that is not all of the condition."""
+    first, *others = node.values
+    match first:
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[value]) if isinstance(node.op, ast.Or):
+            pass
+        case _:
+            return None
+    if not all(_kind(source, each) for each in others):
+        return None
+    values = ", ".join(source.text.segment(each) for each in (value, *others))
+    edit = source.text.replace(node, f"{source.text.segment(left)} in ({values})")
+    return Fix((edit,), safe=False, description="Compare with each value")
 
 
 def _is_given_text(source: SourceFile, value: ast.expr) -> bool:
@@ -148,7 +225,8 @@ def _flag(source: SourceFile, keyword: ast.keyword) -> Fix | None:
     return Fix((edit,), safe=False, description="Make it a flag")
 
 
-RULE = Rule(required_words=("add_argument(|sys|environ|getenv", "bool|store_true"), find=find)
+_CLASS: Final = re.compile(r"(torch\.)?(nn|optim)\.(\w+\.)*[A-Z]\w*$")
+RULE = Rule(required_words=("type=bool|store_true|bool(| or | and ",), find=find)
 
 BAD = """
 import argparse
@@ -173,10 +251,10 @@ print(f"loss {loss.item():.3f}")
 
 FAILURE = Failure(
     code="ENV007",
-    title="A command-line flag is always True",
+    title="A flag or condition is always true",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"type=bool": "action=argparse.BooleanOptionalAction", '"--freeze", "False"': '"--no-freeze"'}),
-    fix="Use action=argparse.BooleanOptionalAction instead of type=bool.",
+    fix="Use action=argparse.BooleanOptionalAction instead of type=bool, and `x in (a, b)` instead of `x == a or b`.",
     rule=RULE,
 )

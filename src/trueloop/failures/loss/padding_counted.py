@@ -25,17 +25,27 @@ How it is detected
     labels of tokens, as in tagging, it finds the padding in the input sequences instead, and reports a loss that counts
     the label of the padding, if no other token has this label, or if at least 30 % of the targets of several losses are
     padding. It checks the first 64 such losses whose targets are on the CPU, and none on a GPU. A model may be meant to
-    predict the padding, so this is a warning.
+    predict the padding, so this is a warning. The linter reports a cross-entropy whose targets are the tokens after the
+    first one, as in ``tokens[:, 1:]``, if the program pads sequences and names neither ``ignore_index`` nor -100, and
+    the function with the loss uses no mask, class weight or packed sequence.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
     torch.nn.Embedding, https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
 """
 
-from typing import Any, NamedTuple
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
+from trueloop.analysis.queries.possible_values import computed_from, loops_around, origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import integer, is_none, nodes_in
+from trueloop.failures.evaluation.padding_judged.rule import uses_mask
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardLosses, LossRecord, ModelCalled, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
 
@@ -194,6 +204,80 @@ def _evidence(event: BackwardLosses, loss: LossRecord, count: PaddingCount) -> E
     )
 
 
+_LOSSES: Final = frozenset(("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"))
+_AWARE: Final = re.compile(r"ignore_index|-\s?100\b|masked_select|loss_mask|(?i:mask\w*_?loss)")
+_FILLED: Final = re.compile(
+    r"pad_sequence|padding ?=|\bpad\w*\(|\* ?\((self\.)?\w*(max|len|size)\w* ?-|zeros\(\(?(\w+\.)?\w*(max|len)"
+)
+"""Ways to make sequences equally long; a vocabulary may name padding that no sequence has."""
+_PADDING: Final = re.compile(r"^[<\[]?pad[>\]]?$", re.IGNORECASE)
+_MASK: Final = re.compile(r"mask|valid|keep|real|pad|active", re.IGNORECASE)
+_USED: Final = re.compile(r"mask|ignore|keep|non_?pad|lengths|(^|_)lens($|_)|n(um)?_?tokens", re.IGNORECASE)
+"""Names in a function that may leave padding out after the loss, or count the real tokens."""
+_PACKED: Final = re.compile(r"^pack_(padded_)?sequence$")
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each cross-entropy of the next tokens of padded sequences that does not leave padding out."""
+    padding = None if source.mentions(_AWARE) else next(_padding(source), None)
+    reported: set[int] = set()
+    for call in source.all_calls if padding is not None else ():
+        loss = _plain_loss(source, call)
+        scope: Any = function_of(source, call)
+        scope = next(loops_around(source, call), scope) if isinstance(scope, ast.Module) else scope
+        if loss is None or id(loss) in reported or uses_mask(source, scope, _USED):
+            continue
+        values = list(computed_from(source, call.args[1], 4))
+        is_selected = any(map(_selects, values)) or any(map(_selects, nodes_in(call.args[0], ast.Subscript)))
+        shifted = next((each for each in values if isinstance(each, ast.Subscript) and _is_shifted(each)), None)
+        if shifted is not None and not is_selected:
+            reported.add(id(loss))
+            yield Hit(
+                message=f"`{ast.unparse(loss)}` also counts the padding of `{ast.unparse(shifted)}`: tell it which "
+                "token is the padding, by `ignore_index`.",
+                node=loss,
+                related=((call, "the loss"), (padding, "sequences are padded")),
+            )
+
+
+def _plain_loss(source: SourceFile, call: ast.Call) -> ast.Call | None:
+    """Return the call that creates a mean cross-entropy without class weights, or computes it; None for others."""
+    if len(call.args) != 2 or not is_loss_call(source, call):
+        return None
+    made = [each for each in origins(source, call.func) if isinstance(each, ast.Call)]
+    loss = next((each for each in (call, *made) if last_name(each.func) in _LOSSES), None)
+    has_weights = loss is not None and (loss.keywords or (loss is not call and loss.args))
+    return None if has_weights else loss
+
+
+def _selects(node: ast.AST) -> bool:
+    """Return True for ``targets[mask]``, ``targets[targets != 0]`` and packed sequences."""
+    if isinstance(node, ast.Subscript):
+        masks = [each for each in nodes_in(node.slice, ast.Name) if _MASK.search(each.id)]
+        return bool(masks or nodes_in(node.slice, ast.Compare))
+    return isinstance(node, ast.Call) and bool(_PACKED.match(last_name(node.func)))
+
+
+def _is_shifted(node: ast.Subscript) -> bool:
+    """Return True for all tokens after the first one: ``tokens[:, 1:]`` and ``tokens[1:]``."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    slices = [each for each in parts if isinstance(each, ast.Slice)]
+    starts = [integer(each.lower) for each in slices if each.upper is None or integer(each.upper) is None]
+    return len(slices) == len(parts) <= 3 and starts.count(1) == 1 and set(starts) <= {1, None}
+
+
+def _padding(source: SourceFile) -> Iterator[ast.AST]:
+    """Yield what pads sequences of tokens, or gives padding an index."""
+    for call in source.all_calls:
+        name, keywords = last_name(call.func), {each.arg: each.value for each in call.keywords}
+        has_index = name == "Embedding" and not is_none(keywords.get("padding_idx", ast.Constant(None)))
+        if name == "pad_sequence" or has_index:
+            yield call
+    for each in source.nodes_of(ast.Constant) if source.mentions(_FILLED) else ():
+        if isinstance(each.value, str) and _PADDING.match(each.value) and not each.value.isalpha():
+            yield each
+
+
 BAD = """
 import torch
 from torch import nn
@@ -221,5 +305,13 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"tokens[:, 1:].flatten())": "tokens[:, 1:].flatten(), ignore_index=PADDING)"}),
     fix="Pass ignore_index=padding_idx to the loss.",
+    rule=Rule(
+        required_words=(
+            "cross_entropy|CrossEntropyLoss|nll_loss|NLLLoss",
+            "1:",
+            "padding_idx|pad_sequence|pad>|PAD>|pad]|PAD]",
+        ),
+        find=find,
+    ),
     detector=Detector,
 )

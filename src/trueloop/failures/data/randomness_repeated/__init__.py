@@ -35,7 +35,8 @@ How it is detected
     DataLoader reads this dataset in workers without ``worker_init_fn``, and a training loop uses the loader. It also
     reports a constant seed in ``__getitem__``, and a ``worker_init_fn`` of a training loader that seeds the generator
     of the augmentation with a constant and the worker's number, since workers are started again in each epoch; this is
-    a note if the loader shuffles, because then another sample gets the same numbers.
+    a note if the loader shuffles, because then another sample gets the same numbers. A seed without the worker's
+    number, which makes all workers draw the same numbers, is a warning in any case.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import computed_from, known_integer, origins, parameters_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, encloses, nodes_in
 
 DRAWS: Final = frozenset((
     "rand", "randn", "randint", "rand_like", "randn_like", "normal", "uniform", "choice", "sample", "random", "gauss",
@@ -36,7 +36,7 @@ _RANDOM_TRANSFORMS: Final = re.compile(
 def find_constant_seeds(source: SourceFile) -> Iterator[Hit]:
     """Yield the first seeding in a ``worker_init_fn`` whose generator the samples of a training loader are drawn from.
 
-    If the loader shuffles, the numbers repeat, but another sample gets them: a note.
+    If the loader shuffles, the numbers repeat, but another sample gets them: a note, unless all workers repeat them.
     """
     for loader in source.all_calls:
         options = {each.arg: each.value for each in loader.keywords}
@@ -49,14 +49,34 @@ def find_constant_seeds(source: SourceFile) -> Iterator[Hit]:
             libraries = [each for each in _SEEDING[last_name(seed.func)] if not owner or each == f"{owner}."]
             found = next((call for library, call in drawn if library in libraries), None)
             if found is not None:
+                is_alone = known_integer(source, options["num_workers"]) == 1
+                is_same = not is_alone and _ignores_worker(source, seed, initialise)
+                shared = (
+                    f"gives all workers the same seed: `{ast.unparse(found)}` draws the same numbers in each of them."
+                )
+                repeated = (
+                    "gives a worker the same seed in every epoch, because workers are started again for each epoch: "
+                    f"`{ast.unparse(found)}` repeats the numbers of the first epoch."
+                )
                 yield Hit(
-                    message=f"`{ast.unparse(seed)}` gives a worker the same seed in every epoch, because workers are "
-                    f"started again for each epoch: `{ast.unparse(found)}` repeats the numbers of the first epoch.",
+                    message=f"`{ast.unparse(seed)}` {shared if is_same else repeated}",
                     node=seed,
                     related=((loader, "the loader"), (found, "drawn here")),
-                    severity=Severity.NOTE if _is_shuffled(options) else None,
+                    severity=Severity.NOTE if _is_shuffled(options) and not is_same else None,
                 )
                 break
+
+
+def _ignores_worker(source: SourceFile, seed: ast.Call, initialise: ast.expr) -> bool:
+    """Return True if a seed is not computed from the number of the worker, the first free parameter."""
+    made = next((each for each in origins(source, initialise) if isinstance(each, ast.Call)), None)
+    bound = {each.arg for each in made.keywords} if made is not None else set()
+    bound_by_position = len(made.args) - 1 if made is not None and last_name(made.func) == "partial" else 0
+    function = next((each for each in _functions(source, initialise) if encloses(each, seed)), None)
+    names = [each.arg for each in parameters_of(function) if each.arg != "self"] if function is not None else []
+    free = [each for each in names[max(bound_by_position, 0) :] if each not in bound]
+    used = {each.id for each in computed_from(source, seed.args[0]) if isinstance(each, ast.Name)}
+    return bool(free) and free[0] not in used
 
 
 def _is_trained(source: SourceFile, loader: ast.Call, options: dict[str | None, ast.expr]) -> bool:

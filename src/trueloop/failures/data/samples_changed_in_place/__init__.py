@@ -35,7 +35,8 @@ How it is detected
     ``self.images[index]``, also through ``torch.from_numpy``, and changes it by ``+=``, ``sub_()``, ``out=`` or at
     random places, if the stored items are arrays and no other method sets them. It follows the sample into the
     functions, objects and lists of transforms that ``__getitem__`` calls with it, also in other files, up to the first
-    one that returns a new array.
+    one that returns a new array. It also reports a method of the dataset that computes a mask from a stored sample, as
+    in ``mask = tokens >= 0``, and then overwrites the masked values where they are stored.
 
 References
     NumPy, "Copies and views", https://numpy.org/doc/stable/user/basics.copies.html

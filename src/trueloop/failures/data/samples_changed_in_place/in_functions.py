@@ -10,6 +10,7 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import loops_around, possible_values
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
+from trueloop.failures.data.samples_changed_in_place.lost_masks import masks_in
 
 SHARING: Final = frozenset((
     "from_numpy", "as_tensor", "asarray", "squeeze", "unsqueeze", "view", "permute", "transpose", "numpy", "detach",
@@ -66,6 +67,7 @@ def changed_name(function: Any, statement: ast.stmt) -> str:
             # setting the same items to the same values again changes nothing
             local = {each.id for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store)}
             used = {each.id for each in nodes_in(index, ast.Name)}
+            used -= masks_in(function, name)
             is_text = any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in walk(index))
             return name if used & local and name not in used and not is_text else ""
         case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):

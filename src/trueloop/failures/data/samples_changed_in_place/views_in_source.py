@@ -16,6 +16,7 @@ from trueloop.failures.data.samples_changed_in_place.in_functions import (
     effect_of_call,
     statements,
 )
+from trueloop.failures.data.samples_changed_in_place.lost_masks import lost_masks
 from trueloop.failures.failure import Rule
 
 _ARRAYS: Final = frozenset((
@@ -45,6 +46,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
         method = next((each for each in methods if each.name == "__getitem__"), None)
         if method is None or len(method.args.args) != 2:
             continue
+        for lost in lost_masks(source, definition):
+            if not any(_FRESH.search(ast.unparse(each)) for each in origins(source, lost.view.value)):
+                yield Hit(
+                    message=f"`{ast.unparse(lost.statement)}` changes what the dataset stores, and `{lost.mask}` is "
+                    "computed from it: when the sample is read again, the mask is another one.",
+                    node=lost.statement,
+                    related=((lost.view, "the stored sample"),),
+                )
         stored = [each for each in _changes(source, method) if _is_stored(definition, each.view)]
         change = next((each for each in stored if _is_array(source, method, each)), None)
         if change is not None:

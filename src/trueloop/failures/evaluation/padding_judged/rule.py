@@ -46,7 +46,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if ignoring is None or not _pads_batches(source, ignoring):
         return
     for scope in _scopes(source):
-        if _uses_mask(source, scope.node):
+        if uses_mask(source, scope.node):
             continue
         for node in nodes_in(scope.node, ast.Call, ast.Compare):
             label = _judged_label(source, scope, node)
@@ -192,8 +192,14 @@ def _pads_with_default(source: SourceFile) -> bool:
     )
 
 
-def _uses_mask(source: SourceFile, scope: ast.AST) -> bool:
-    """Return True if a loop or function uses a variable that may be a mask, except as an argument of a model."""
+def uses_mask(source: SourceFile, scope: ast.AST, words: re.Pattern[str] = _MASK) -> bool:
+    """Return True if a loop or function uses a variable that may be a mask, except as an argument of a model.
+
+    Args:
+        source: the program.
+        scope: the loop or function.
+        words: matches the names of masks.
+    """
     passed = {id(part) for part in walk(getattr(scope, "iter", scope))} if isinstance(scope, ast.For) else set[int]()
     for each in nodes_in(scope, ast.Call):
         is_own = isinstance(each.func, ast.Attribute) and dotted_name(each.func.value) == "self"
@@ -202,7 +208,7 @@ def _uses_mask(source: SourceFile, scope: ast.AST) -> bool:
             passed |= {id(part) for argument in given for part in walk(argument)}
     passed |= {id(each.func) for each in nodes_in(scope, ast.Call) if _PADS.search(last_name(each.func))}
     return any(
-        not isinstance(each.ctx, ast.Store) and id(each) not in passed and bool(_MASK.search(last_name(each)))
+        not isinstance(each.ctx, ast.Store) and id(each) not in passed and bool(words.search(last_name(each)))
         for each in nodes_in(scope, ast.Name, ast.Attribute)
     )
 

@@ -26,13 +26,16 @@ How it is detected
     In a run, the sanitizer counts the indices that a trained embedding with a ``padding_idx`` gets. It reports one
     index per sample if at least 0.5 % of 200 or more are ``padding_idx``, and sequences if ``padding_idx`` stands
     between other tokens, at several positions, in at least 25 % of 100 or more, while as many end or begin with it.
-    It is silent if the program mentions unknown or missing values. It does not read indices on a GPU.
+    It is silent if the program mentions unknown or missing values. It does not read indices on a GPU. The linter
+    reports an embedding with ``padding_idx=0`` and as many rows as a vocabulary that is numbered from 0, as in
+    ``{word: i for i, word in enumerate(sorted(set(words)))}``, if no text of the program names padding.
 
 References
     torch.nn.Embedding, https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
     torch.nn.utils.rnn.pad_sequence, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pad_sequence.html
 """
 
+import ast
 import os
 import re
 import weakref
@@ -41,10 +44,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.layer_arguments import argument_node
+from trueloop.analysis.queries.possible_values import computed_from, origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_percent
-from trueloop.core.source_text import read_source
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import integer, read_source, unparse
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import Event, Ref, WatchEnded
 from trueloop.tracing.running_code import user_modules
 
@@ -138,14 +145,65 @@ class Detector(BaseDetector):
         return "" if self._embeddings else "no trained embedding with a padding_idx was called on the CPU"
 
 
+_COLLECTED: Final = re.compile(r"\bset\(|\bsorted\(|unique\(|Counter\(|most_common|\.keys\(")
+_RESERVED: Final = re.compile(r"\] *\+|insert\(0|\{\*|\[\*|pad", re.IGNORECASE)
+_NAMED: Final = re.compile(r"""["'][<\[_]*pad""", re.IGNORECASE)
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each embedding whose row for padding belongs to the first entry of a vocabulary."""
+    layers = [
+        e for e in definitions(source).calls.get("Embedding", []) if integer(argument_node(e, "padding_idx", 2)) == 0
+    ]
+    if not layers or source.mentions(_NAMED) or source.mentions(_ON_PURPOSE):
+        return
+    for table in source.nodes_of(ast.DictComp):
+        entries = _numbered_from_zero(table)
+        texts = [unparse(each) for each in origins(source, entries)] if entries is not None else []
+        if not any(map(_COLLECTED.search, texts)) or any(map(_RESERVED.search, texts)):
+            continue
+        for layer in layers:
+            size = argument_node(layer, "num_embeddings", 0)
+            values = list(computed_from(source, size)) if size is not None else []
+            counted = [e.args[0] for e in values if isinstance(e, ast.Call) and last_name(e.func) == "len" and e.args]
+            is_larger = any(isinstance(each, ast.BinOp) for each in values)
+            of_table = any(each is table or each is entries for e in counted for each in origins(source, e))
+            if not is_larger and (of_table or any(unparse(each) in texts for each in counted)):
+                yield Hit(
+                    message=f"`{unparse(table)}` gives its first entry the index 0, which `{unparse(layer)}` takes for "
+                    "padding: its vector stays zero.",
+                    node=layer,
+                    related=((table, "numbered from 0"),),
+                )
+
+
+def _numbered_from_zero(table: ast.DictComp) -> ast.expr | None:
+    """Return what ``{word: i for i, word in enumerate(words)}`` numbers; None for other dictionaries."""
+    match table:
+        case ast.DictComp(
+            value=ast.Name(id=number),
+            generators=[
+                ast.comprehension(
+                    target=ast.Tuple(elts=[ast.Name(id=first), _]),
+                    iter=ast.Call(func=ast.Name(id="enumerate"), args=[entries], keywords=[]),
+                )
+            ],
+        ) if number == first:
+            return entries
+        case _:
+            return None
+
+
 BAD = """
 import torch
 from torch import nn
 
 torch.manual_seed(0)
-store = torch.randint(0, 8, (512,))
+places = sorted({"Bern", "Bonn", "Cork", "Graz", "Lund", "Nice", "Oslo", "Riga"})
+number = {place: i for i, place in enumerate(places)}
+store = torch.tensor([number[places[i]] for i in torch.randint(0, 8, (512,))])
 sales = torch.linspace(1, 2, 8)[store] + 0.1 * torch.randn(512)
-model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 1))
+model = nn.Sequential(nn.Embedding(len(places), 4, padding_idx=0), nn.Linear(4, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 for epoch in range(3):
     for rows in torch.randperm(512).split(64):
@@ -164,5 +222,9 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {", padding_idx=0": ""}),
     fix="Begin the vocabulary at 1 and keep 0 for padding, or leave padding_idx out.",
+    rule=Rule(
+        required_words=("Embedding(", "enumerate(", "len(", re.compile(r"padding_idx ?= ?0|Embedding\(.*, ?0\)")),
+        find=find,
+    ),
     detector=Detector,
 )

@@ -31,7 +31,8 @@ How it is detected
     that a view cut into rows of C. Dimensions of equal size cannot be distinguished. If samples are mixed by it,
     MDL015 says so. The linter reports a call whose arguments are sizes of the same tensor, named or read from its
     shape in the same function, if they come in another order, or with a new size between them. So it does for
-    ``view(frames, batch, ...)`` of a tensor whose first dimension was merged from (batch, frames). It also reports a
+    ``view(frames, batch, ...)`` of a tensor whose first dimension was merged from (batch, frames), and a tensor that is
+    created by ``zeros(frames, batch)`` and filled. It also reports a
     view to one row per sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the
     shape (layers * directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape
     (time, batch, hidden); a view to (..., 3, height, width) in a file that reads images with PIL or OpenCV and never
@@ -54,6 +55,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.model.reshaped_for_transposed.channels_last import find_channels_last
+from trueloop.failures.model.reshaped_for_transposed.created_sizes import find_created_sizes
 from trueloop.failures.model.reshaped_for_transposed.flattened_channels import find_flattened_channels
 from trueloop.failures.model.reshaped_for_transposed.interleaved_reads import find_interleaved_reads
 from trueloop.failures.model.reshaped_for_transposed.merged_sizes import find_merged_sizes
@@ -123,9 +125,10 @@ class Detector(BaseDetector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``view`` or ``reshape`` that should exchange dimensions."""
-    swapped = list(find_swapped_sizes(source))
-    yield from swapped
-    yield from find_merged_sizes(source, {id(each.node) for each in swapped})
+    found = list(find_swapped_sizes(source))
+    for find_more in (find_merged_sizes, find_created_sizes):
+        found += find_more(source, {id(each.node) for each in found})
+    yield from found
     yield from find_recurrent_views(source)
     yield from find_channels_last(source)
     yield from find_flattened_channels(source)
@@ -135,7 +138,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 RULE = Rule(
     required_words=(
         ".view(|reshape(",
-        ".size(|.shape|len(|LSTM|GRU|RNN|Image|imread|Conv|frombuffer|fromfile|samples(",
+        ".size(|.shape|len(|LSTM|GRU|RNN|Image|imread|Conv|frombuffer|fromfile|samples(|zeros|empty",
     ),
     find=find,
 )

@@ -9,10 +9,11 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 
 _CUTS: Final = frozenset(("view", "reshape"))
-_SAME_ORDER: Final = frozenset((
+SAME_ORDER: Final = frozenset((
     "contiguous", "float", "half", "double", "clone", "detach", "to", "cuda", "cpu", "relu", "gelu", "tanh", "sigmoid",
     "dropout", "squeeze", "type", "leaky_relu", "silu", "elu", "normalize",
 ))  # fmt: skip
+"""Functions and methods whose result has the sizes of their object or first argument."""
 _MAX_DEPTH: Final = 24
 
 _Layout = list[tuple[str, ...]]
@@ -24,7 +25,7 @@ def find_merged_sizes(source: SourceFile, reported: set[int]) -> Iterator[Hit]:
     for call in source.all_calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in _CUTS or id(call) in reported:
             continue
-        shape = _shape(call)
+        shape = sizes_of(call)
         function = function_of(source, call)
         if len(shape) < 3 or not isinstance(function, ast.FunctionDef):
             continue
@@ -46,7 +47,8 @@ def find_merged_sizes(source: SourceFile, reported: set[int]) -> Iterator[Hit]:
                 break
 
 
-def _shape(call: ast.Call) -> list[ast.expr]:
+def sizes_of(call: ast.Call) -> list[ast.expr]:
+    """Return the sizes that a call gets one by one or as a list."""
     if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple | ast.List):
         return call.args[0].elts
     return call.args
@@ -130,7 +132,7 @@ def _layouts(source: SourceFile, function: Any, node: ast.expr, depth: int) -> I
         case ast.Call(func=ast.Attribute(value=owner, attr="flatten"), args=[start, *_]):
             for layout in _layouts(source, function, owner, depth - 1):
                 yield [_joined(layout), *layout[2:]] if integer(start) == 0 and len(node.args) == 2 else layout
-        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _SAME_ORDER and not _is_library(owner):
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in SAME_ORDER and not _is_library(owner):
             yield from _layouts(source, function, owner, depth - 1)
         case ast.Call(args=[inner, *others]):
             yield from _layouts_of_result(source, function, node, inner, others, depth)
@@ -160,7 +162,7 @@ def _layouts_of_result(
     if name == "flatten" and others:
         positions = [integer(each) for each in others]
         yield from ([_joined(each)] if positions == [0, 1] else each for each in layouts if positions[0] is not None)
-    elif name in _SAME_ORDER:
+    elif name in SAME_ORDER:
         yield from layouts
     elif (
         not others
@@ -174,7 +176,7 @@ def _layouts_of_view(
     source: SourceFile, function: Any, owner: ast.expr, call: ast.Call, depth: int
 ) -> Iterator[_Layout]:
     """Yield the layouts after a view: of the sizes that it names, or of those that it merges."""
-    shape = _shape(call)
+    shape = sizes_of(call)
     known = [_size(source, function, each) for each in shape[:2]]
     if len(known) == 2 and all(known) and not any(isinstance(each, ast.Starred) for each in shape[:2]):
         yield [(known[0],), (known[1],)]

@@ -32,7 +32,9 @@ How it is detected
     reports a rate that is multiplied by a constant of at most 0.99 in every iteration of a loop over batches, also by
     an ``ExponentialLR`` or a ``StepLR(step_size=1)``. It also reports a current rate that is multiplied by a function
     of the progress, such as ``group["lr"] *= (1 - step / total) ** 0.9`` or ``MultiplicativeLR`` with ``0.9 ** epoch``,
-    which compounds the decay: such a factor belongs to the first rate. Updates that are made only to change BatchNorm
+    which compounds the decay: such a factor belongs to the first rate. And it reports a schedule of transformers, such
+    as ``get_linear_schedule_with_warmup``, whose number of training steps is written out and not larger than that of
+    its warm-up, such as -1: the rate is 0 after the warm-up. Updates that are made only to change BatchNorm
     statistics are reported too, so this is a warning.
 
 References
@@ -42,14 +44,18 @@ References
 
 import ast
 import math
+import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.layer_arguments import argument_node
+from trueloop.analysis.queries.possible_values import known_integer
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
+from trueloop.core.source_text import integer
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.schedule.rate_zero.compounding import compounding_decays
 from trueloop.failures.schedule.rate_zero.decays_per_batch import decays_in_text, schedulers_per_batch
@@ -65,6 +71,7 @@ OWN_SMALL: Final = 1e-6  # ratio to the highest rate, where the program changes 
 SAME_SLOPE: Final = 0.05  # relative
 MAX_SHARE: Final = 3  # a third of the updates, where each multiplies the rate by the same factor
 GEOMETRIC: Final = ("ExponentialLR", "MultiplicativeLR")
+_WITH_END: Final = re.compile(r"^get_(linear|cosine|polynomial)\w*_with_warmup$")
 
 
 @dataclass(slots=True)
@@ -223,6 +230,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
             "each time, so the decays compound and the rate is soon zero. Multiply the first rate instead.",
             node=node,
         )
+    for call in source.all_calls:
+        length = argument_node(call, "num_training_steps", 2) if _WITH_END.match(last_name(call.func)) else None
+        total = known_integer(source, length) if length is not None else None
+        is_counted = total is not None and total <= 0 and integer(length) is None  # a variable may still be increased
+        warm_up = argument_node(call, "num_warmup_steps", 1)
+        first = known_integer(source, warm_up) if warm_up is not None else None
+        if total is not None and total <= max(first or 0, 0) and not is_counted:
+            yield Hit(
+                message=f"The schedule ends after {total} steps, so the learning rate is 0 as soon as the warm-up is "
+                "over: `num_training_steps` is the number of all updates.",
+                node=call,
+            )
 
 
 def _batches(factor: float) -> int:
@@ -230,7 +249,8 @@ def _batches(factor: float) -> int:
 
 
 RULE: Final = Rule(
-    required_words=("param_groups|ExponentialLR|StepLR|MultiplicativeLR", ".step(", "backward("), find=find
+    required_words=("param_groups|ExponentialLR|StepLR|MultiplicativeLR|_with_warmup(", ".step(", "backward("),
+    find=find,
 )
 
 
