@@ -4,6 +4,39 @@ import pytest
 
 HEAD = "import torch\n"
 FAULTY = {
+    "a reset at the end of each episode only": """
+def collect(env, policy, steps):
+    state = torch.as_tensor(env.reset())
+    for t in range(steps):
+        action = policy(state)
+        next_state, reward, done, _ = env.step(action)  # <- DAT041
+        if done:
+            state = env.reset()
+            state = torch.as_tensor(state)
+""",
+    "a reset of Gymnasium in a loop of steps": """
+obs, info = env.reset()
+for t in range(10000):
+    action = act(torch.as_tensor(obs))
+    next_obs, reward, terminated, truncated, info = env.step(action)  # <- DAT041
+    memory.push(obs, action, reward, next_obs, terminated)
+    if terminated or truncated:
+        obs, info = env.reset()
+""",
+    "an evaluation in a class, the state from before": """
+class Trainer:
+    def evaluate(self):
+        eval_state = None
+        for episode in range(10):
+            if eval_state is None:
+                eval_state = self.env.reset()
+            for t in range(100):
+                if eval_state is not None:
+                    action = self.actor(torch.tensor(eval_state))
+                    new_state, reward, over, success = self.env.step(action)  # <- DAT041
+                    if over:
+                        eval_state = self.env.reset()
+""",
     "reset before the episodes only": """
 state = env.reset()
 for episode in range(100):  # <- DAT041
@@ -93,6 +126,44 @@ def collect(env, policy, self):
 """,
 }
 CORRECT = {
+    "the next state unless the episode is over": """
+obs, info = env.reset()
+for t in range(10000):
+    action = act(torch.as_tensor(obs))
+    next_obs, reward, terminated, truncated, info = env.step(action)
+    memory.push(obs, action, reward, next_obs, terminated)
+    obs = next_obs
+    if terminated or truncated:
+        obs, info = env.reset()
+""",
+    "the next state in the other arm": """
+state = env.reset()
+for t in range(10000):
+    action = act(torch.as_tensor(state))
+    next_state, reward, done, info = env.step(action)
+    memory.push(state, action, reward, next_state, done)
+    if not done:
+        state = next_state
+    else:
+        state = env.reset()
+""",
+    "episodes of one step": """
+state = env.reset()
+for t in range(10000):
+    action = act(torch.as_tensor(state))
+    _, reward, done, info = env.step(action)
+    memory.push(state, action, reward)
+    state = env.reset()
+""",
+    "the step after a reset": """
+state = env.reset()
+for t in range(10000):
+    action = act(torch.as_tensor(state))
+    next_state, reward, done, info = env.step(action)
+    if done:
+        next_state = env.reset()
+    state = next_state
+""",
     "the action is chosen for the next state": """
 first = env.reset()
 action = act(torch.as_tensor(first))

@@ -144,3 +144,75 @@ def test_lint_reports_settings_that_are_changed_after_they_were_copied(lint_repo
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_settings_that_are_read_after_the_change(lint_is_clean, script: str):
     lint_is_clean(script, "ENV010")
+
+
+NUMBER = """
+import torch
+
+class Agent:
+    def __init__(self, net, epsilon=1.0):
+        self.net, self.epsilon = net, epsilon
+    def act(self, state):
+        return torch.rand(1) if torch.rand(1) < self.epsilon else self.net(state).argmax()
+    def learn(self, epsilon=None):
+        self.net.learn(epsilon)
+
+def train(net, env, episodes, epsilon=1.0, decay=0.99):
+    agent = Agent(net, epsilon)
+    for episode in range(episodes):
+        action = agent.act(env.reset())
+        agent.learn()
+        {change}
+"""
+DEAD = {
+    "a product": "epsilon *= decay  # <- ENV010",
+    "a function": "epsilon = max(epsilon * decay, 0.05)  # <- ENV010",
+    "a condition": "if epsilon > 0.1:\n            epsilon -= 0.01  # <- ENV010",
+    "a message": "epsilon = epsilon * decay  # <- ENV010\n        print(f'{episode}: {epsilon}')",
+}
+READ = {
+    "set in the object": "epsilon *= decay; agent.epsilon = epsilon",
+    "passed on": "epsilon *= decay; agent.learn(epsilon)",
+    "returned": "epsilon *= decay\n    return epsilon",
+    "updated by a method": "epsilon *= decay; agent.update(epsilon)",
+    "a new object in each episode": "agent = Agent(net, epsilon); epsilon *= decay",
+    "a decision": "epsilon *= decay\n        if episode > epsilon:\n            break",
+    "the loop ends": "epsilon *= decay\n        if epsilon < 0.01:\n            return agent",
+}
+
+
+@pytest.mark.parametrize("change", DEAD.values(), ids=DEAD)
+def test_lint_reports_numbers_that_were_copied(lint_reports, change):
+    lint_reports(NUMBER.format(change=change))
+
+
+@pytest.mark.parametrize("change", READ.values(), ids=READ)
+def test_lint_accepts_numbers_that_are_read(lint_is_clean, change):
+    lint_is_clean(NUMBER.format(change=change))
+
+
+def test_lint_accepts_tensors_that_change_in_place(lint_is_clean):
+    lint_is_clean(
+        NUMBER.replace("    agent = Agent", "    epsilon = torch.ones(1)\n    agent = Agent").format(
+            change="epsilon *= decay"
+        )
+    )
+
+
+def test_lint_accepts_global_numbers_that_functions_read(lint_is_clean):
+    lint_is_clean("""
+import torch
+
+class Agent:
+    def __init__(self, epsilon):
+        self.epsilon = epsilon
+
+def act(state):
+    return torch.rand(1) < epsilon
+
+epsilon = 1.0
+agent = Agent(epsilon)
+for episode in range(10):
+    act(episode)
+    epsilon *= 0.9
+""")

@@ -10,6 +10,15 @@ TAIL = """
 """
 
 FAULTY = {
+    "a mask that is unpacked only": """
+def update(self, n):
+    states, actions, reward_batch, next_states, masks = self.buffer.sample(n)
+    masks = torch.FloatTensor(masks)
+    next_q = self.critic_target.forward(next_states, self.actor_target(next_states).detach())
+    expected = reward_batch + self.gamma * next_q  # <- LOS022
+    loss = F.mse_loss(self.critic(states, actions), expected.detach())
+    loss.backward()
+""",
     "another name of the flag": """
 def learn(self, batch):
     s, a, r, s2, fell = batch
@@ -99,6 +108,14 @@ for episode in range(100):
 }
 
 CORRECT = {
+    "a mask that is used": """
+def update(self, n):
+    states, actions, reward_batch, next_states, masks = self.buffer.sample(n)
+    next_q = self.critic_target.forward(next_states, self.actor_target(next_states).detach()) * masks
+    expected = reward_batch + self.gamma * next_q
+    loss = F.mse_loss(self.critic(states, actions), expected.detach())
+    loss.backward()
+""",
     "another name of the flag, which is used": """
 def learn(batch):
     s, a, r, s2, fell = batch

@@ -597,3 +597,90 @@ def test_lint_reports_the_flag_of_the_next_step(lint_reports, script):
 @pytest.mark.parametrize("script", OWN_END.values(), ids=OWN_END)
 def test_lint_accepts_flags_that_are_stored_one_step_later(lint_is_clean, script):
     lint_is_clean(script, "LOS069")
+
+
+PARTS_HEAD = """
+import torch
+
+
+def advantages_of(rewards, values, next_values, dones, last_value, gamma=0.99, lam=0.95):
+    total, found = 0, []
+    values = values + [last_value]
+    following = last_value
+    for t in reversed(range(len(rewards))):
+        delta = {delta}
+        total = {total}
+        following = values[t]
+        found.insert(0, total + values[t])
+    return found
+"""
+BOTH = """
+import torch
+
+
+class Storage:
+    def insert(self, step, reward, mask):
+        self.rewards[step].copy_(reward)
+        self.masks[step + 1].copy_(mask)
+
+    def compute_returns(self, next_value, use_gae, gamma, tau):
+        if use_gae:
+            gae = 0
+            for t in reversed(range(self.rewards.size(0))):
+                delta = self.rewards[t] + gamma * self.values[t + 1]{first} - self.values[t]{mark}
+                gae = delta + gamma * tau{first} * gae
+                self.returns[t] = gae + self.values[t]
+        else:
+            self.returns[-1] = next_value
+            for t in reversed(range(self.rewards.size(0))):
+                self.returns[t] = self.returns[t + 1] * gamma * self.masks[t + 1] + self.rewards[t]
+"""
+MASKED = "delta + gamma * lam * (1 - dones[t]) * total"
+PARTLY_MASKED = {
+    "the values of a list": PARTS_HEAD.format(
+        delta="rewards[t] + gamma * values[t + 1] - values[t]  # <- LOS069", total=MASKED
+    ),
+    "a variable": PARTS_HEAD.format(delta="rewards[t] + gamma * following - values[t]  # <- LOS069", total=MASKED),
+    "one of two ways": BOTH.format(first="", mark="  # <- LOS069"),
+    "all deltas at once": """
+import numpy as np
+import torch
+
+
+def gae(rewards, values, dones, gamma, lam):
+    deltas = rewards + gamma * values[1:] - values[:-1]  # <- LOS069
+    found, last = np.zeros_like(rewards), 0
+    for t in reversed(range(len(rewards))):
+        last = deltas[t] + gamma * lam * last * (1 - dones[t])
+        found[t] = last
+    return found
+""",
+}
+FULLY_MASKED = {
+    "both masked": PARTS_HEAD.format(
+        delta="rewards[t] + gamma * values[t + 1] * (1 - dones[t]) - values[t]", total=MASKED
+    ),
+    "values of the states that were reached": PARTS_HEAD.format(
+        delta="rewards[t] + gamma * next_values[t] - values[t]", total=MASKED
+    ),
+    "a single episode": PARTS_HEAD.format(
+        delta="rewards[t] + gamma * values[t + 1] * (1 - dones[t]) - values[t]", total="delta + gamma * lam * total"
+    ),
+    "two ways with masks": BOTH.format(first=" * self.masks[t + 1]", mark=""),
+    "a discount for each step": PARTS_HEAD.replace(
+        "    for t", "    discounts = gamma * (1 - dones)\n    for t"
+    ).format(delta="rewards[t] + discounts[t] * values[t + 1] - values[t]", total="delta + discounts[t] * lam * total"),
+    "values that are set to zero": PARTS_HEAD.replace(
+        "    for t", "    values = [v * m for v, m in zip(values, masks)]\n    for t"
+    ).format(delta="rewards[t] + gamma * values[t + 1] - values[t]", total=MASKED),
+}
+
+
+@pytest.mark.parametrize("script", PARTLY_MASKED.values(), ids=PARTLY_MASKED)
+def test_lint_reports_a_part_without_a_mask(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", FULLY_MASKED.values(), ids=FULLY_MASKED)
+def test_lint_accepts_masks_in_all_parts(lint_is_clean, script):
+    lint_is_clean(script, "LOS069")

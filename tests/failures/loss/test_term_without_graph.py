@@ -604,3 +604,46 @@ def test_lint_accepts_updates_by_hand_without_an_outer_loss(lint_is_clean):
         "    (g,) = torch.autograd.grad(loss, [w], create_graph=True)\n    w.data -= 0.1 * g\n",
         "LOS009",
     )
+
+
+SAC = """
+import torch
+import torch.nn.functional as F
+
+
+class Agent:
+    def learn(self):
+        states, actions, targets = self.memory.sample()
+        new_actions, log_prob = self.actor.evaluate(states)
+        q1, q2 = self.q1(states, new_actions), self.q2(states, new_actions)
+        min_q = torch.min(q1, q2)
+        loss = {loss}
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+"""
+CRITIC_CUT_OFF = {
+    "a method": "(self.alpha * log_prob - min_q.detach()).mean()",
+    "a function": "torch.mean(0.2 * log_prob - torch.min(q1, q2).detach())",
+    "the sign reversed": "-(min_q.detach() - self.alpha * log_prob).mean()",
+    "data": "(self.alpha * log_prob - q1.data).mean()",
+}
+CRITIC_KEPT = {
+    "with a graph": "(self.alpha * log_prob - min_q).mean()",
+    "the target of values": "F.mse_loss(self.v(states), (min_q - self.alpha * log_prob).detach())",
+    "a score function": "-(log_prob * (min_q - self.v(states)).detach()).mean()",
+    "probabilities of discrete actions": "(self.probs * (self.alpha * log_prob - min_q.detach())).sum(1).mean()",
+    "the temperature": "-(self.log_alpha * (log_prob + self.target_entropy).detach()).mean()",
+    "a divergence": "(log_prob - self.prior.log_prob(new_actions).detach()).mean()",
+    "a discriminator": "(self.reward(states) - log_prob.detach()).mean()",
+}
+
+
+@pytest.mark.parametrize("loss", CRITIC_CUT_OFF.values(), ids=CRITIC_CUT_OFF)
+def test_lint_reports_critics_that_are_cut_off(lint_reports, loss):
+    lint_reports(SAC.format(loss=loss + "  # <- LOS009"))
+
+
+@pytest.mark.parametrize("loss", CRITIC_KEPT.values(), ids=CRITIC_KEPT)
+def test_lint_accepts_objectives_of_a_policy(lint_is_clean, loss):
+    lint_is_clean(SAC.format(loss=loss), "LOS009")

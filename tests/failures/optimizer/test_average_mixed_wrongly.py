@@ -119,3 +119,66 @@ def test_lint_reports_an_average_that_is_copied_anew(lint_reports, script):
 )
 def test_lint_accepts_an_average_that_is_copied_once(lint_is_clean, script):
     lint_is_clean(script, "OPT010")
+
+
+ADDED = {
+    "add_ with alpha": "t.data.add_(p.data, alpha=tau)",
+    "+=": "t.data += tau * p.data",
+    "a sum": "t.data = t.data + p.data * 0.01",
+    "copy_": "t.data.copy_(tau * p.data + t.data)",
+}
+KEPT = {
+    "the difference": "t.data += tau * (p.data - t.data)",
+    "both shares": "t.data.copy_(tau * p.data + (1 - tau) * t.data)",
+    "a product before": "t.data.mul_(1 - tau); t.data.add_(p.data, alpha=tau)",
+    "a gradient": "t.data += tau * p.grad",
+    "a copy": "t.data.copy_(p.data)",
+    "noise": "t.data += 0.01 * torch.randn(3)",
+}
+SHARES = """
+import torch
+
+
+def soft_update(source, target, tau):
+    for target_p, p in zip(target.parameters(), source.parameters()):
+        {}
+"""
+
+
+def _update(text):
+    return SHARES.format(text.replace("t.data", "target_p.data"))
+
+
+@pytest.mark.parametrize("text", ADDED.values(), ids=ADDED.keys())
+def test_lint_reports_shares_that_are_only_added(lint_reports, text):
+    lint_reports(_update(text + "  # <- OPT010"))
+
+
+@pytest.mark.parametrize("text", KEPT.values(), ids=KEPT.keys())
+def test_lint_accepts_shares_that_are_removed(lint_is_clean, text):
+    lint_is_clean(_update(text))
+
+
+def test_lint_reports_shares_of_a_state_dict(lint_reports):
+    lint_reports("""
+import torch
+
+class Agent:
+    def soft_update(self):
+        weights = self.model.state_dict()
+        for key, target_weights in self.target_model.state_dict().items():
+            target_weights += self.target_model_update * weights[key]  # <- OPT010
+""")
+
+
+def test_lint_accepts_a_sum_of_clients(lint_is_clean):
+    lint_is_clean("""
+import torch
+
+def aggregate(server, clients, shares):
+    total = {key: torch.zeros_like(value) for key, value in server.state_dict().items()}
+    for client, share in zip(clients, shares):
+        for key, value in client.state_dict().items():
+            total[key] += share * value
+    server.load_state_dict(total)
+""")

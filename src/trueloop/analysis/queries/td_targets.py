@@ -54,6 +54,13 @@ def _is_discount(node: ast.Constant | ast.Name | ast.Attribute) -> bool:
     return bool(_DISCOUNT.search(last_name(node)))
 
 
+def product_factors(node: ast.expr) -> list[ast.expr]:
+    """Return all factors of a product, also its numbers."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*product_factors(node.left), *product_factors(node.right)]
+    return [node]
+
+
 def without_views(node: ast.expr) -> ast.expr:
     """Return the tensor of an expression such as ``float(q.detach().view(-1))``."""
     while True:

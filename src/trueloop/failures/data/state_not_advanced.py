@@ -24,10 +24,10 @@ When this is fine
     - The environment starts again by itself, as a vector environment does.
 
 How it is detected
-    Only the linter finds it: a loop calls ``env.step``, reads a variable that was assigned from ``env.reset()`` before
-    the loop, and never changes it. Or a call or tuple in the loop contains the action and the reward of ``env.step``
-    and twice the same state. Or a loop over episodes contains a loop with ``env.step`` that ends when the
-    episode is done, and ``env.reset()`` is called before both only.
+    Only the linter finds it: a loop calls ``env.step``, reads a variable that was assigned from ``env.reset()``
+    before the loop, and never changes it, except by another reset at the end of an episode. Or a call or tuple in the
+    loop contains the action and the reward of ``env.step`` and twice the same state. Or a loop over episodes contains
+    a loop with ``env.step`` that ends when the episode is done, and ``env.reset()`` is called before both only.
 
 References
     Gymnasium, "Basic Usage", https://gymnasium.farama.org/introduction/basic_usage/
@@ -72,7 +72,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield from _equal_states(source, loop, step)
         yield from _never_reset(source, loop, step)
         for state in _reset_states(function_of(source, step), dotted_name(env)):
-            if state != following and _is_only_read(loop, state) and not _acts_on(loop, step, following):
+            if state != following and _is_only_read(source, loop, state, step) and not _acts_on(loop, step, following):
                 yield Hit(
                     message=f"`{state}` is never set to `{following}` in this loop, so every action is chosen for the "
                     "first state of the episode.",
@@ -227,8 +227,8 @@ def _reset_states(function: Any, env: str) -> Iterator[str]:
                 pass
 
 
-def _is_only_read(loop: ast.For | ast.While, name: str) -> bool:
-    """Return True if a loop reads a variable, but does not assign it, an item of it or its attribute."""
+def _is_only_read(source: SourceFile, loop: ast.For | ast.While, name: str, step: ast.Assign) -> bool:
+    """Return True if a loop reads a variable, but does not change it or its parts, except by a reset at the end."""
     uses = [each for each in nodes_in(loop, ast.Name) if each.id == name]
     changed_parts = [
         each.value
@@ -236,7 +236,19 @@ def _is_only_read(loop: ast.For | ast.While, name: str) -> bool:
         if isinstance(each.ctx, ast.Store) or (isinstance(each, ast.Attribute) and each.attr.endswith("_"))
     ]
     is_changed = any(isinstance(each, ast.Name) and each.id == name for each in changed_parts)
-    return bool(uses) and not is_changed and all(isinstance(each.ctx, ast.Load) for each in uses)
+    stores = [source.statement_of(each) for each in uses if not isinstance(each.ctx, ast.Load)]
+    is_read = any(not encloses(each, use) for use in uses if isinstance(use.ctx, ast.Load) for each in stores or [step])
+    return is_read and not is_changed and all(_is_reset_at_end(source, loop, each, name, step) for each in stores)
+
+
+def _is_reset_at_end(source: SourceFile, loop: ast.AST, statement: Any, name: str, step: ast.Assign) -> bool:
+    """Return True for ``state = env.reset()`` where a result of the step says so, and for what converts a state."""
+    results = {each.id for each in nodes_in(step.targets[0], ast.Name)}
+    if not isinstance(statement, ast.Assign) or not _depends_on(source, statement, loop, results):
+        return False
+    read = {each.id for each in nodes_in(statement.value, ast.Name)}
+    is_reset = any(last_name(each.func) == "reset" for each in nodes_in(statement.value, ast.Call))
+    return not read & results and (is_reset or name in read)
 
 
 def _fix(source: SourceFile, loop: ast.For | ast.While, state: str, following: str) -> Fix | None:

@@ -44,7 +44,8 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.analysis.queries.td_targets import product_factors
+from trueloop.analysis.source_file import Hit, Module, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -70,6 +71,7 @@ _NO_FLAG: Final = re.compile(
     r"^_|info|idx|ind(ex|ices)|weight|^ws?$|prob|log|act|trunc|time|limit|legal|valid|mask|discount|gamma|goal|step|prio|id"
 )
 """Names of other things than a flag that a transition may end with."""
+_LAST: Final = re.compile(r"(d|(not_|non_?)?(masks?|dones?|terminals?)(_b|_batch)?)$")
 _TRANSITION: Final = 5  # state, action, reward, next state, flag
 _MAX_DEPTH: Final = 4
 
@@ -93,11 +95,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
         function = function_of(source, target.node)
         bound = _flags_of(function)
         flag = next((name for name in bound if _is_unused(source, function, target, name)), "")
-        if not flag and not bound and _stored_flag(source) and not _handles_ends(source, target):
+        if not flag and not bound and _stored_flag(source) and not _handles_ends(source, source, target):
             flag = _stored_flag(source)
-        dropped = "" if flag or bound else _dropped_flag(source, getattr(function, "name", ""))
-        if dropped and not _handles_ends(source, target):
-            flag = dropped
+        own = source.module_of(target.node.lineno)
+        parts = [source] if len(source.modules) == 1 or not any(_stepped(own)) else [source, own]
+        dropped = ""
+        for part in parts if not flag and not bound else ():
+            dropped = dropped or _dropped_flag(part, getattr(function, "name", ""))
+            if dropped and not _handles_ends(source, part, target):
+                flag = dropped
         if flag:
             reason = f"nothing uses `{flag}`" if flag != dropped else f"`{flag}` is not passed on with the transitions"
             yield Hit(
@@ -130,7 +136,7 @@ def _flag_that_keeps(node: ast.AST) -> str:
     match node:
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             for reward, product in ((left, right), (right, left)):
-                parts = _factors(product) if _words(reward) & _REWARDS else []
+                parts = product_factors(product) if _words(reward) & _REWARDS else []
                 if len(parts) > 2 and any(map(_is_discount, parts)):
                     return next((name for each in parts if _FLAG.match(name := _plain_name(each))), "")
             return ""
@@ -161,12 +167,12 @@ def _adds_value(node: ast.expr) -> bool:
     match node:
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             pairs = ((left, right), (right, left))
-            return any(_words(reward) & _REWARDS and any(map(_is_discount, _factors(p))) for reward, p in pairs)
+            return any(_words(reward) & _REWARDS and any(map(_is_discount, product_factors(p))) for reward, p in pairs)
         case _:
             return False
 
 
-def _stepped(source: SourceFile) -> Iterator[list[str]]:
+def _stepped(source: SourceFile | Module) -> Iterator[list[str]]:
     """Yield the flags that each ``env.step(action)`` returns."""
     for each in source.nodes_of(ast.Assign):
         match each:
@@ -224,15 +230,9 @@ def _words(node: ast.AST) -> set[str]:
 
 def _is_discounted(node: Any) -> bool:
     """Return True for a product of a discount factor and one other factor: ``gamma * q`` or ``0.99 * q``."""
-    factors = _factors(node)
+    factors = product_factors(node)
     others = [each for each in factors if not _is_discount(each)]
     return len(factors) > 1 and len(others) == 1
-
-
-def _factors(node: Any) -> list[Any]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_factors(node.left), *_factors(node.right)]
-    return [node]
 
 
 def _is_discount(factor: ast.expr) -> bool:
@@ -380,8 +380,8 @@ def _is_calculated(source: SourceFile, read: ast.AST) -> bool:
 def _flags_among(elements: list[ast.expr]) -> set[str]:
     """Return the flags that a tuple is unpacked to, also ``d`` or ``fell`` at the end of ``o, a, r, o2, fell``."""
     names = [each.id for each in elements if isinstance(each, ast.Name)]
-    is_transition = len(names) > 3 and bool(set(names) & _REWARDS)
-    flags = {name for name in names if _FLAG.match(name) or (is_transition and name == names[-1] == "d")}
+    is_transition = len(names) > 3 and any(name_words(name) & _REWARDS for name in names)
+    flags = {name for name in names if _FLAG.match(name) or (is_transition and name == names[-1] and _LAST.match(name))}
     if flags or not is_transition or len(names) != len(elements) or len(names) != _TRANSITION:
         return flags
     *_, next_state, last = names
@@ -426,14 +426,14 @@ def _stored_flag(source: SourceFile) -> str:
     return ""
 
 
-def _dropped_flag(source: SourceFile, learner: str) -> str:
+def _dropped_flag(source: SourceFile | Module, learner: str) -> str:
     """Return the flag that ``env.step(action)`` returns, if the program passes its transitions on without it.
 
     They are passed to a method that stores them, or to the function that computes the target, the ``learner``.
     """
     stored = [
         nodes
-        for call in source.all_calls
+        for call in source.nodes_of(ast.Call)
         if last_name(call.func) == learner or _STORING.search(last_name(call.func))
         if last_name(call.func) != "print"
         for nodes in [[each for part in (*call.args, *call.keywords) for each in nodes_in(part, ast.Name)]]
@@ -444,9 +444,9 @@ def _dropped_flag(source: SourceFile, learner: str) -> str:
     return next((names[0] for names in _stepped(source) if names), "")
 
 
-def _handles_ends(source: SourceFile, target: _Target) -> bool:
-    """Return True if any code of a program uses a flag for more than storing it."""
-    for each in source.nodes_of(ast.Name, ast.Attribute, ast.Subscript):
+def _handles_ends(source: SourceFile, part: SourceFile | Module, target: _Target) -> bool:
+    """Return True if any code of a program, or of a file of it, uses a flag for more than storing it."""
+    for each in part.nodes_of(ast.Name, ast.Attribute, ast.Subscript):
         name = last_name(each) if isinstance(each, ast.Name | ast.Attribute) else ""
         if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant):
             name = str(each.slice.value)
@@ -459,7 +459,7 @@ def _handles_ends(source: SourceFile, target: _Target) -> bool:
             more = _computed_from(source, each, target)  # type: ignore[arg-type]
             if more is None or any(not _FLAG.match(other) for other in more):
                 return True
-    return any(isinstance(each.ops[0], ast.IsNot) and _is_next(each.left) for each in source.nodes_of(ast.Compare))
+    return any(isinstance(each.ops[0], ast.IsNot) and _is_next(each.left) for each in part.nodes_of(ast.Compare))
 
 
 RULE = Rule(

@@ -14,6 +14,23 @@ def learn(states):
     optimizer.step()
 """
 FAULTY = {
+    "a seed of Gym": """
+for episode in range(100):
+    env.seed(3)  # <- DAT024
+    state, done = env.reset(), False
+    while not done:
+        state, reward, done, _ = env.step(0)
+        learn(torch.as_tensor(state))
+""",
+    "at the end of each episode": """
+def train(env, args):
+    state, _ = env.reset(seed=args.seed)
+    for t in range(1000):
+        state, reward, terminated, truncated, _ = env.step(0)
+        learn(torch.as_tensor(state))
+        if terminated or truncated:
+            state, _ = env.reset(seed=args.seed)  # <- DAT024
+""",
     "an option": """
 def train(env, args):
     for episode in range(args.episodes):
@@ -41,6 +58,33 @@ for seed in range(5):
 """,
 }
 CORRECT = {
+    "a seed of Gym for each run": """
+for run in range(5):
+    env.seed(3)
+    policy.reset_parameters()
+    for episode in range(100):
+        state, done = env.reset(), False
+        while not done:
+            state, reward, done, _ = env.step(0)
+            learn(torch.as_tensor(state))
+""",
+    "a seed of Gym before all episodes": """
+env.seed(3)
+for episode in range(100):
+    state, done = env.reset(), False
+    while not done:
+        state, reward, done, _ = env.step(0)
+        learn(torch.as_tensor(state))
+""",
+    "a condition on the count": """
+for t in range(1000):
+    state, reward, done, _, _ = env.step(0)
+    learn(torch.as_tensor(state))
+    if t == 0:
+        state, _ = env.reset(seed=3)
+    elif done:
+        state, _ = env.reset()
+""",
     "once": """
 state, _ = env.reset(seed=1)
 for step in range(1000):

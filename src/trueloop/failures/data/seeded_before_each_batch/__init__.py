@@ -32,8 +32,9 @@ How it is detected
     ``backward()``, ``torch.autograd.grad`` or ``torch.func.grad``, into the functions, methods, closures and generator
     functions that make its batch, noise or time steps. It reports a seed of a global generator or of a new generator
     object in them, if it is a number or a setting that no step changes, and if the loss is computed from what is drawn
-    after it. Masks, weights and the order of a split are left out. It also reports ``env.reset(seed=seed)`` in a loop
-    over episodes that does not change the seed. A fixed batch may be wanted, so this is a warning.
+    after it. Masks, weights and the order of a split are left out. It also reports ``env.reset(seed=seed)`` and
+    ``env.seed(seed)`` in a loop over episodes, or at the end of each, that does not change the seed. A fixed batch may
+    be wanted, so this is a warning.
 
 References
     PyTorch, "Reproducibility", https://docs.pytorch.org/docs/stable/notes/randomness.html

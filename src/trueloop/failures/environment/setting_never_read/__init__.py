@@ -24,7 +24,8 @@ How it is detected
     program that trains, and nothing reads it. Printing or saving the whole configuration is no use. It is a warning if
     the code that should take the setting has another number or relies on its default, or if it is an option for a seed
     and the program sets none, and a note otherwise. It is also a warning if callers pass a parameter of any name that a
-    function never reads, and the only call in the function that has a parameter of this name relies on its default.
+    function never reads, and the only call in the function that has a parameter of this name relies on its default; or
+    a flag such as ``evaluation`` or ``deterministic`` that a policy never reads although it adds noise to its actions.
 
 References
     Python, "argparse", the Namespace object, https://docs.python.org/3/library/argparse.html#the-namespace-object
@@ -36,6 +37,7 @@ from typing import Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.failures.environment.setting_never_read.dropped_arguments import dropped_arguments
+from trueloop.failures.environment.setting_never_read.ignored_flags import ignored_flags
 from trueloop.failures.environment.setting_never_read.places import own_value, sets_a_seed
 from trueloop.failures.environment.setting_never_read.settings import Setting, unread_settings
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -55,6 +57,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=dropped.call,
                     related=((dropped.parameter, "the parameter"), (dropped.default, "the default")),
                 )
+        for ignored in ignored_flags(source):
+            yield Hit(
+                message=f"`{ignored.parameter.arg}` is never read, although its callers pass it: the action depends on "
+                f"`{ast.unparse(ignored.draw)}` in an evaluation, too.",
+                node=ignored.parameter,
+                related=((ignored.call, "passed here"), (ignored.draw, "random in each call")),
+            )
 
 
 def _judge(source: SourceFile, setting: Setting) -> Iterator[Hit]:

@@ -27,7 +27,9 @@ How it is detected
     same for all steps, nothing in the loop resets the total, and the loop that stores the rewards resets the
     environment without emptying the list or computing the returns. The linter follows the list through functions,
     parameters, attributes and other files. It also reports ``1 - dones[t + 1]`` in a loop that discounts, if the last
-    step uses ``1 - dones[t]``, or if all flags are stored after the ``env.step`` that returns them.
+    step uses ``1 - dones[t]``, or if all flags are stored after the ``env.step`` that returns them. In a
+    function that masks the total it also reports the discounted value of a next state, or another total, without a
+    mask.
 
 References
     Sutton and Barto, "Reinforcement Learning: An Introduction", 2nd edition, 2018, section 3.3,
@@ -44,10 +46,17 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import enclosing_blocks
 from trueloop.analysis.queries.possible_values import computed_from, possible_values
+from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.loss.episodes_run_together.end_of_other_step import ends_of_other_step
+from trueloop.failures.loss.episodes_run_together.masked_in_part import (
+    is_previous,
+    masked_in_part,
+    names_in,
+    summands,
+)
 
 _REWARD: Final = re.compile(r"reward|(^|_)(r|rs|rews?|rwds?)($|_)", re.IGNORECASE)
 _DISCOUNT: Final = re.compile(r"gamma|discount|lam(bda)?($|_)|tau", re.IGNORECASE)
@@ -95,6 +104,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     (episodes.reset, "the next episode starts here"),
                 ),
             )
+    for unmasked in masked_in_part(source):
+        yield Hit(
+            message=f"`{ast.unparse(unmasked.part)}` also counts where an episode ends, although "
+            f"`{ast.unparse(unmasked.other)}` stops there: the values of the next episode leak into this one.",
+            node=unmasked.part,
+            related=((unmasked.other, "the end of an episode counts here"),),
+        )
     for other in ends_of_other_step(source):
         yield Hit(
             message=f"`{ast.unparse(other.read)}` is the end after the next step, since {other.reason}: the sum runs "
@@ -110,7 +126,7 @@ def _sums_in_loops(source: SourceFile) -> Iterator[_Sum]:
         loop: Any = source.parents.get(id(node))
         if not isinstance(loop, ast.For | ast.While) or not isinstance(target, ast.Name | ast.Subscript):
             continue
-        sums = [node.value] if isinstance(node, ast.AugAssign) else _terms(node.value)
+        sums = [node.value] if isinstance(node, ast.AugAssign) else summands(node.value)
         others = [each for each in sums if not _discounts(loop, each, target)]
         is_sum = len(sums) - len(others) == 1 and (bool(others) or isinstance(node, ast.AugAssign))
         if not is_sum or any(map(_is_weighted, others)) or _is_reset(loop, node, target):
@@ -123,40 +139,20 @@ def _is_weighted(node: ast.expr) -> bool:
     """Return True for a term of a running average, such as ``0.01 * reward`` or ``(1 - beta) * reward``."""
     return any(
         isinstance(each, ast.Constant) or (isinstance(each, ast.BinOp) and isinstance(each.left, ast.Constant))
-        for each in (_factors(node) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else ())
+        for each in (product_factors(node) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else ())
     )
-
-
-def _terms(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return [*_terms(node.left), *_terms(node.right)]
-    return [node]
-
-
-def _factors(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_factors(node.left), *_factors(node.right)]
-    return [node]
 
 
 def _discounts(loop: Any, node: ast.expr, target: Any) -> bool:
     """Return True for a product of the previous total and a discount that is the same for all steps."""
-    if isinstance(node, ast.IfExp) and not any(map(_END.search, _names(node.test))):
+    if isinstance(node, ast.IfExp) and not any(map(_END.search, names_in(node.test))):
         node = node.body  # gamma * returns[t + 1] if t + 1 < n else 0
-    factors = _factors(node)
-    carried = [each for each in factors if _is_previous(each, target)]
-    others = [each for each in factors if not _is_previous(each, target)]
+    factors = product_factors(node)
+    carried = [each for each in factors if is_previous(each, target)]
+    others = [each for each in factors if not is_previous(each, target)]
     bound = {each.id for each in nodes_in(loop, ast.Name) if isinstance(each.ctx, ast.Store)}
     is_constant = not any(each.id in bound for other in others for each in nodes_in(other, ast.Name))
     return len(carried) == 1 and is_constant and bool(others) and any(map(_is_discount, others))
-
-
-def _is_previous(node: ast.expr, target: Any) -> bool:
-    """Return True for the variable that is assigned, or ``returns[t + 1]`` if that is ``returns[t]``."""
-    if isinstance(target, ast.Name) or not isinstance(node, ast.Subscript):
-        return ast.unparse(node) == ast.unparse(target) and isinstance(target, ast.Name)
-    is_same = ast.unparse(node.value) == ast.unparse(target.value)
-    return is_same and ast.unparse(node.slice) != ast.unparse(target.slice)
 
 
 def _is_discount(node: ast.expr) -> bool:
@@ -175,15 +171,11 @@ def _is_reset(loop: Any, total: ast.stmt, target: Any) -> bool:
                 return True
         if isinstance(each, ast.Continue | ast.Break | ast.Return):
             return True
-        if isinstance(each, ast.If) and any(map(_END.search, _names(each.test))):
+        if isinstance(each, ast.If) and any(map(_END.search, names_in(each.test))):
             return True
-    return any(_END.search(name) for name in _names(total)) or any(
+    return any(_END.search(name) for name in names_in(total)) or any(
         last_name(each.func) in ("where", "masked_fill", "masked_fill_") for each in nodes_in(total, ast.Call)
     )
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    return (last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute))
 
 
 def _is_one_of_several(source: SourceFile, loop: Any) -> bool:
@@ -206,7 +198,7 @@ def _sums_in_calls(source: SourceFile) -> Iterator[_Sum]:
             ) in ("accumulate", "reduce"):
                 target = ast.Name(total.arg, ast.Store())
                 bound = ast.Tuple([ast.Name(step.arg, ast.Store())], ast.Store())
-                if any(_discounts(bound, each, target) for each in _terms(body)) and len(_terms(body)) > 1:
+                if any(_discounts(bound, each, target) for each in summands(body)) and len(summands(body)) > 1:
                     yield _Sum(call, "the total", call)
             case ast.Call(args=[_, ast.List(elts=[_, ast.UnaryOp(operand=discount)]), _]) if (
                 last_name(call.func) == "lfilter"
@@ -264,14 +256,14 @@ def _stores(source: SourceFile) -> Iterator[tuple[ast.expr, ast.AST]]:
                     (target.value, [value])
                     for target, value in assigned_pairs(each)
                     if _is_item(target)
-                    and last_name(target) not in _names(value)  # returns[t] = r + g * returns[t + 1]
+                    and last_name(target) not in names_in(value)  # returns[t] = r + g * returns[t + 1]
                 ]
             case ast.AugAssign(target=ast.Name() | ast.Attribute() as base, value=ast.List() as value):
                 pairs = [(base, [value])]
             case _:
                 pass
         for base, values in pairs:
-            names = [*_names(base), *(name for value in values for name in _names(value))]
+            names = [*names_in(base), *(name for value in values for name in names_in(value))]
             keys = [e.value for e in nodes_in(base, ast.Constant) if isinstance(e.value, str)]
             if any(map(_REWARD.search, (*names, *keys))):
                 yield base, each
@@ -310,10 +302,10 @@ def _starts_episode(source: SourceFile, call: ast.Call) -> bool:
 
 def _ends_with_episode(loop: ast.For | ast.While) -> bool:
     """Return True for a loop that ends where an episode ends: ``while not done``, or with ``if done: break``."""
-    if isinstance(loop, ast.While) and any(map(_END.search, _names(loop.test))):
+    if isinstance(loop, ast.While) and any(map(_END.search, names_in(loop.test))):
         return True
     return any(
-        any(map(_END.search, _names(each.test)))
+        any(map(_END.search, names_in(each.test)))
         and any(isinstance(inner, ast.Break | ast.Return) for statement in each.body for inner in walk(statement))
         for each in nodes_in(loop, ast.If)
         if not any(each in walk(inner) for inner in nodes_in(loop, ast.For, ast.While) if inner is not loop)
@@ -342,7 +334,7 @@ def _is_for_each(source: SourceFile, loop: ast.AST, node: ast.AST) -> bool:
     for chain in enclosing_blocks(source, node):
         if loop in chain:
             conditions = [each for each in chain[: chain.index(loop)] if isinstance(each, ast.If)]  # type: ignore[arg-type]
-            if not conditions or any(_END.search(name) for each in conditions for name in _names(each.test)):
+            if not conditions or any(_END.search(name) for each in conditions for name in names_in(each.test)):
                 return True
     return False
 
@@ -350,13 +342,13 @@ def _is_for_each(source: SourceFile, loop: ast.AST, node: ast.AST) -> bool:
 def _knows_ends(source: SourceFile, store: ast.AST, total: _Sum) -> bool:
     """Return True if the code that stores the rewards, or adds them up, has a flag for the ends of episodes."""
     functions = (function_of(source, store), function_of(source, total.node))
-    names = [name for each in functions for name in _names(each)]
+    names = [name for each in functions for name in names_in(each)]
     names += [each.arg for function in functions for each in nodes_in(function, ast.arg)]
     return any(map(_END.search, names))
 
 
 RULE = Rule(
-    required_words=("gamma|discount", "reset|+ 1]", "reward|rews", "done|terminated|terminal"),
+    required_words=("gamma|discount", "reset|+ 1]|+1]|1:]|reversed(", "reward|rews", "done|terminated|terminal|mask"),
     find=find,
 )
 

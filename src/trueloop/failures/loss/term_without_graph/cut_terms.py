@@ -30,6 +30,8 @@ _UNTRAINED: Final = re.compile(
 _TERM: Final = re.compile(
     r"loss|penal|reg|term|kl|diverg|residual|smooth|constraint|consist|recon|energy|aux", re.IGNORECASE
 )
+_LOG_PROB: Final = re.compile(r"log_?prob|log_?pi|logp|entrop", re.IGNORECASE)
+_CRITIC: Final = re.compile(r"critic|\b(min_?)?q(\d|_|f|\b)|_q\d?(_|\b)", re.IGNORECASE)
 _REGULARISING: Final = frozenset(("parameters", "square", "abs", "norm", "pow"))
 _MODULES: Final = frozenset(("F", "torch", "nn", "functional", "np", "math", "self"))
 _BUILTIN: Final = frozenset(dir(builtins))
@@ -66,7 +68,7 @@ def cut_terms(source: SourceFile) -> Iterator[Hit]:
 
 def _terms(source: SourceFile, node: Any, depth: int) -> Iterator[ast.expr]:
     """Yield the terms of a sum, without their weights, also through variables, dictionaries and functions."""
-    match node if depth else None:
+    match _policy_objective(node) or node if depth else None:
         case None:
             return
         case ast.BinOp(op=ast.Add() | ast.Sub(), left=left, right=right):
@@ -88,6 +90,20 @@ def _terms(source: SourceFile, node: Any, depth: int) -> Iterator[ast.expr]:
                 yield node
         case _:
             yield node
+
+
+def _policy_objective(call: Any) -> ast.expr | None:
+    """Return the sum of ``(alpha * log_prob - q).mean()``, in which each term trains the policy; None for others."""
+    match call:
+        case ast.Call(func=ast.Attribute(attr="mean" | "sum", value=ast.BinOp() as inner)):
+            pass
+        case ast.Call(func=ast.Attribute(attr="mean" | "sum"), args=[ast.BinOp() as inner, *_]):
+            pass
+        case _:
+            return None
+    sides = (inner.left, inner.right) if isinstance(inner.op, ast.Add | ast.Sub) else ()
+    texts = [text for each in sides if _LOG_PROB.search(text := ast.unparse(each))]
+    return inner if len(texts) == 1 and "detach" not in texts[0] else None
 
 
 def _values(source: SourceFile, node: ast.expr) -> list[ast.expr]:
@@ -234,4 +250,4 @@ def _is_trained(source: SourceFile, value: ast.expr) -> bool:
     is_computed = any(is_loss_call(source, each) or called_function(source, each) is not None for each in calls)
     is_computed |= any(last_name(each.func) in _REGULARISING for each in calls)
     is_computed |= any(isinstance(each.func, ast.Name) and each.func.id not in _BUILTIN for each in calls)
-    return is_computed or bool(_TERM.search(text))
+    return is_computed or bool(_TERM.search(text) or _CRITIC.search(text))

@@ -8,7 +8,7 @@ Why it happens
     A decay of 0.999 belongs to the old average: ``average = 0.999 * average + 0.001 * weights``. With exchanged
     factors, 99.9 % of the average is replaced at every update. ``lerp_`` and ``tau`` of reinforcement learning count
     the other way round: their number is the share of the new weights. An average that begins with a new copy of the
-    model in every update is the model, too.
+    model in every update is the model, too. And one that keeps all of its old weights grows without limit.
 
 Fix
     Keep most of the average.
@@ -27,7 +27,8 @@ How it is detected
     weights after two successive updates. The linter reports a loop over the parameters or the ``state_dict`` of two
     networks that assigns to one of them a weighted sum of both, in which its own weight is at most 0.1; for a variable
     called ``tau`` or ``decay`` whose value is not in the file, a small or large value is assumed. It
-    also reports a copy of a model in a loop that is averaged with the model before any other update.
+    also reports a loop that adds a share of the weights to those of a target network or teacher and keeps all of the
+    old ones, and a copy of a model in a loop that is averaged with the model before any other update.
 
 References
     Tarvainen and Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780

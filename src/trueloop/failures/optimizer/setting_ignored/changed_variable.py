@@ -10,17 +10,12 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
+from trueloop.analysis.queries.unread_variables import has_loop, is_local, is_unread, scope_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
+from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import Severity
 
-_SHOWING: Final = frozenset((
-    "print", "log", "info", "debug", "warning", "write", "format", "append", "set_postfix", "set_description",
-    "add_scalar", "str", "round", "update",
-))  # fmt: skip
 MIN_TEMPLATE: Final = 3  # settings that a function which prepares a configuration sets
-_FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_LOOPS: Final = ast.For | ast.While | ast.AsyncFor
 
 
 def changed_variables(source: SourceFile) -> Iterator[Hit]:
@@ -33,7 +28,7 @@ def changed_variables(source: SourceFile) -> Iterator[Hit]:
             continue
         stores = _stores(source, rate)
         later = [each for each in stores if _is_later(source, creation, rate, each)]
-        if not later or not _is_unread(source, creation, rate, stores):
+        if not later or not is_unread(source, creation.node, rate, stores):
             continue
         for statement in later:
             if id(statement) not in seen:
@@ -60,7 +55,7 @@ def _hit(source: SourceFile, creation: Op, statement: Any, name: str) -> Hit:
 def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
     """Return the statements that assign the variable alone: ``lr = lr * 0.1``, ``self.lr *= 0.1``."""
     name = dotted_name(rate)
-    scope = _scope(source, rate)
+    scope = scope_of(source, rate)
     found: list[Any] = []
     for each in walk(scope):
         targets = (
@@ -68,11 +63,7 @@ def _stores(source: SourceFile, rate: ast.Name | ast.Attribute) -> list[Any]:
         )
         if len(targets) != 1 or dotted_name(targets[0]) != name or _reads_rate(getattr(each, "value", each)):
             continue
-        if (
-            isinstance(rate, ast.Attribute)
-            or scope is not source.tree
-            or not _is_local(function_of(source, each), name)
-        ):
+        if isinstance(rate, ast.Attribute) or scope is not source.tree or not is_local(function_of(source, each), name):
             found.append(each)
     return found
 
@@ -83,31 +74,12 @@ def _reads_rate(value: ast.AST) -> bool:
     return not names.isdisjoint(("get_lr", "get_last_lr", "param_groups"))
 
 
-def _scope(source: SourceFile, rate: ast.Name | ast.Attribute) -> Any:
-    """Return the function in which a variable is local; the whole program for an attribute or a global variable."""
-    function = function_of(source, rate)
-    return function if isinstance(rate, ast.Name) and _is_local(function, rate.id) else source.tree
-
-
-def _is_local(function: Any, name: str) -> bool:
-    if not isinstance(function, _FUNCTIONS):
-        return False
-    nodes = list(walk(function))
-    if any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in nodes):
-        return False
-    return any(
-        (isinstance(each, ast.arg) and each.arg == name)
-        or (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store))
-        for each in nodes
-    )
-
-
 def _is_later(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, statement: Any) -> bool:
     """Return True for a change after the optimizer was created, in a loop or in another method."""
     if isinstance(rate, ast.Name) and isinstance(statement, ast.Assign):
         own = {each.id for each in nodes_in(statement.value, ast.Name)}
         if not own:  # a constant: perhaps the start of another experiment
-            return _has_loop(source, statement) and statement.lineno > creation.node.lineno
+            return has_loop(source, statement) and statement.lineno > creation.node.lineno
     same_function = function_of(source, statement) is function_of(source, creation.node)
     if not same_function and _may_run_again(source, function_of(source, creation.node)):
         return False
@@ -115,7 +87,7 @@ def _is_later(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, 
     in_other = not same_function and getattr(function_of(source, statement), "name", "__init__") != "__init__"
     if in_other and _is_setup(source, creation, statement):
         return False
-    return is_after and (_has_loop(source, statement) or (in_other and isinstance(rate, ast.Attribute)))
+    return is_after and (has_loop(source, statement) or (in_other and isinstance(rate, ast.Attribute)))
 
 
 def _is_setup(source: SourceFile, creation: Op, statement: Any) -> bool:
@@ -129,7 +101,7 @@ def _is_setup(source: SourceFile, creation: Op, statement: Any) -> bool:
     calls = _calls_of(source, function)
     creating = function_of(source, creation.node)
     runs_before = any(
-        function_of(source, each) is creating and each.lineno < creation.node.lineno and not _has_loop(source, each)
+        function_of(source, each) is creating and each.lineno < creation.node.lineno and not has_loop(source, each)
         for each in calls
     )
     is_first = bool(calls) and all(_is_in_constructor(source, each, creation) for each in calls)
@@ -147,49 +119,9 @@ def _may_run_again(source: SourceFile, function: Any) -> bool:
     """Return True for a function that is called in a loop, or from several places, and so reads the new value too."""
     calls = _calls_of(source, function)
     return getattr(function, "name", "__init__") != "__init__" and (
-        len(calls) > 1 or any(_has_loop(source, each) for each in calls)
+        len(calls) > 1 or any(has_loop(source, each) for each in calls)
     )
 
 
 def _calls_of(source: SourceFile, function: Any) -> list[ast.Call]:
     return definitions(source).calls.get(getattr(function, "name", "__init__"), [])
-
-
-def _has_loop(source: SourceFile, statement: ast.AST) -> bool:
-    parent = source.parents.get(id(statement))
-    while parent is not None and not isinstance(parent, _FUNCTIONS):
-        if isinstance(parent, _LOOPS):
-            return True
-        parent = source.parents.get(id(parent))
-    return False
-
-
-def _is_unread(source: SourceFile, creation: Op, rate: ast.Name | ast.Attribute, stores: list[Any]) -> bool:
-    """Return True if the variable is read only before the optimizer, to compute its own next value, or to be shown."""
-    scope = _scope(source, rate)
-    if any(each.id in ("locals", "globals", "vars") for each in nodes_in(scope, ast.Name)):
-        return False
-    if any("tensor" in ast.unparse(each).lower() for each in stores):
-        return False  # a tensor is changed in place
-    in_loop = _has_loop(source, creation.node)
-    kind = ast.Name if isinstance(rate, ast.Name) else ast.Attribute
-    for each in walk(scope):
-        if not isinstance(each, kind) or last_name(each) != last_name(rate) or not isinstance(each.ctx, ast.Load):
-            continue
-        if isinstance(each, ast.Name) and scope is source.tree and _is_local(function_of(source, each), each.id):
-            continue
-        is_before = each.lineno <= (creation.node.end_lineno or 0) and not in_loop
-        is_before = is_before and function_of(source, each) is function_of(source, creation.node)
-        if not is_before and not any(encloses(store, each) for store in stores) and not _is_shown(source, each):
-            return False
-    return True
-
-
-def _is_shown(source: SourceFile, node: ast.AST) -> bool:
-    """Return True if a value is only printed, logged or compared with a limit."""
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        if isinstance(parent, ast.Call):
-            return last_name(parent.func) in _SHOWING
-        parent = source.parents.get(id(parent))
-    return isinstance(parent, ast.If) and encloses(parent.test, node)

@@ -6,7 +6,8 @@ What you see
 
 Why it happens
     ``self.beta = config.beta`` in a constructor copies the number. ``config.beta = 0.5`` later gives the configuration
-    another number, and the object keeps the one that it has copied. Python raises no error.
+    another number, and the object keeps the one that it has copied. Python raises no error. The same is true of a
+    variable: after ``agent = Agent(epsilon)``, ``epsilon *= 0.99`` does not reach the agent.
 
 Fix
     Change the object that uses the setting.
@@ -25,7 +26,8 @@ How it is detected
     Only the linter finds it, from the source code: an attribute of a configuration is set in a training loop or in a
     method of a callback, and all code that reads this attribute, except what prints it, passes it to a constructor or
     stores it in one, outside of all loops. Configurations that are passed to other libraries, read by
-    ``getattr`` or unpacked by ``vars`` are not reported.
+    ``getattr`` or unpacked by ``vars`` are not reported. A number that a loop multiplies or
+    increases is reported if an object of a class of the program got it before, and only messages read the new value.
 
 References
     Python, "Assignment statements", https://docs.python.org/3/reference/simple_stmts.html#assignment-statements
@@ -42,6 +44,7 @@ from trueloop.analysis.queries.class_instances import called_function, definitio
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
+from trueloop.failures.environment.setting_written_too_late.copied_numbers import CHANGE, copied_numbers
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _CONFIG: Final = re.compile(r"conf|cfg|args$|setting|hparams|options|opts?$|hyper", re.IGNORECASE)
@@ -54,6 +57,7 @@ _TRAINS: Final = re.compile(r"\.backward\(|\.step\(|manual_backward|training_ste
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each change of a setting that only constructors read, before the change."""
+    yield from copied_numbers(source)
     reported: set[str] = set()
     for write in source.nodes_of(ast.Assign, ast.AugAssign):
         target = write.target if isinstance(write, ast.AugAssign) else write.targets[0]
@@ -185,7 +189,14 @@ def _has_property(source: SourceFile) -> bool:
 _WRITTEN: Final = re.compile(
     r"(?m)^[ \t]+[\w.]*(?i:conf\w*|cfg|args|settings?|hparams|options|opts?|hyper\w*)\.\w+ [-+*/]?= "
 )
-RULE = Rule(required_words=("torch", "for |def on_|while ", "def __init__|class ", _WRITTEN), find=find)
+
+
+def _may_change(text: str) -> bool:
+    """Return True for a text with a line that may change a setting or a number."""
+    return bool(_WRITTEN.search(text) or CHANGE.search(text))
+
+
+RULE = Rule(required_words=("torch", "for |def on_|while ", "def __init__|class ", _may_change), find=find)
 
 BAD = """
 from dataclasses import dataclass

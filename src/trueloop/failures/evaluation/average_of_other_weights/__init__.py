@@ -2,11 +2,13 @@
 
 What you see
     After a resume the EMA model is as bad as a random one, and only slowly becomes better; or it never does, because
-    the run is too short for the decay.
+    the run is too short for the decay. A critic with a target network learns nothing for the first thousands of steps.
 
 Why it happens
     The average is a copy of the model that was made before the checkpoint was loaded, or before the model was
     initialised. It then mixes random weights with the trained ones, and a mixture of two networks is no network.
+    ``target = Critic()`` next to ``critic = Critic()`` creates a network with other random weights, too: with a share
+    of 0.001 in each update, its values are those of an untrained network for thousands of updates.
 
 Fix
     Load the model first, then make the average; and save the average in the checkpoint too.
@@ -15,20 +17,28 @@ Fix
         ema = EMA(model)
         ema.load_state_dict(checkpoint["ema"])
 
+    Copy a target network when it is created: ``target.load_state_dict(critic.state_dict())``.
+
 When this is fine
     - The average begins as a copy of the trained model.
     - The average begins at zero, and is divided by the sum of its factors.
     - The average is loaded from the checkpoint as well.
+    - Both networks are created with the same seed, so that their weights are the same.
+    - The first update takes over all weights.
 
 How it is detected
     The sanitizer finds the average as OPT010 does, a few updates after the optimizer was created. It reports one whose
-    values hardly correlate with the trained ones, with a cosine of less than 0.4.
+    values hardly correlate with the trained ones, with a cosine of less than 0.4. The linter
+    reports a network that a loop over the parameters mixes with another one, of which it takes over at most 20 % each
+    time, if both are created by the same constructor, without a seed, and nothing ever copies the weights.
 
 References
+    Lillicrap et al., "Continuous control with deep reinforcement learning", 2016, algorithm 1, arXiv:1509.02971
     torch.optim.swa_utils, https://docs.pytorch.org/docs/stable/optim.html
 """
 
 from trueloop.core.findings import Evidence
+from trueloop.failures.evaluation.average_of_other_weights.created_apart import RULE
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
 from trueloop.tracing.averaging_lines import creation_line
 from trueloop.tracing.events import AverageKept
@@ -58,7 +68,6 @@ class Detector(BaseDetector):
 
 
 BAD = """
-import copy
 import torch
 from torch import nn
 
@@ -66,9 +75,7 @@ torch.manual_seed(0)
 x = torch.randn(240, 8)
 y = x.sum(1, keepdim=True)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-average = copy.deepcopy(model)
-for layer in (model[0], model[2]):
-    nn.init.xavier_uniform_(layer.weight)
+average = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(6):
     for start in range(0, 200, 40):
@@ -90,5 +97,6 @@ FAILURE = Failure(
     bad=BAD,
     good=changed(BAD, {"optimizer = torch": "average.load_state_dict(model.state_dict())\noptimizer = torch"}),
     fix="Make the average after the weights of the model are loaded or initialised.",
+    rule=RULE,
     detector=Detector,
 )
