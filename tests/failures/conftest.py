@@ -215,3 +215,14 @@ def _code_and_line(finding: Finding) -> tuple[str, int]:
 
 def _messages(findings: list[Finding] | tuple[Finding, ...]) -> list[str]:
     return [f"{each.code} {each.location}: {each.message}" for each in findings]
+
+
+@pytest.fixture
+def lint_codes() -> Callable[..., list[str]]:
+    """Lint a script that need not run, under the name of a file, and return the codes of errors and warnings."""
+
+    def codes(script: str, name: str = "train.py") -> list[str]:
+        found = lint_text(textwrap.dedent(script), name, RULES).findings
+        return [each.code for each in found if each.severity != Severity.NOTE]
+
+    return codes

@@ -545,3 +545,108 @@ def test_lint_reports_the_worst_value_that_is_kept(lint_reports, lint_is_clean, 
 def test_a_search_for_the_worst_case_is_not_reported(lint_is_clean):
     keeper, call = KEEPERS["always the lowest"]
     lint_is_clean(f"{keeper.replace('BestModel', 'WorstCase')}{FIT}    {call}\n", "CKP009")
+
+
+LOCAL = {
+    "a function": """
+def check(model, loader, best_acc):
+    acc = evaluate(model, loader)
+    if acc > best_acc:  # <- CKP009
+        best_acc = acc
+        torch.save(model.state_dict(), "best.pt")
+best_acc = 0.0
+for epoch in range(9):
+    train(model)
+    check(model, val_loader, best_acc)
+""",
+    "the accuracy is returned, by keyword": """
+def validate(model, best=0.0):
+    loss = evaluate(model)
+    if loss < best:  # <- CKP009
+        best = loss
+        save_checkpoint(model)
+    return loss
+def main():
+    lowest = 1e9
+    for epoch in range(9):
+        losses.append(validate(model, best=lowest))
+""",
+    "a method": """
+class Trainer:
+    def keep(self, acc, best_acc):
+        if acc > best_acc:  # <- CKP009
+            print("better")
+            best_acc = acc
+            self.save_model()
+    def fit(self):
+        best_acc = 0
+        while self.epoch < 10:
+            self.keep(self.validate(), best_acc)
+""",
+}
+NOT_LOCAL = {
+    "returned": """
+def check(model, best_acc):
+    acc = evaluate(model)
+    if acc > best_acc:
+        best_acc = acc
+        torch.save(model.state_dict(), "best.pt")
+    return best_acc
+best_acc = 0.0
+for epoch in range(9):
+    best_acc = check(model, best_acc)
+""",
+    "the loop updates it too": """
+def check(model, best_acc):
+    acc = evaluate(model)
+    if acc > best_acc:
+        best_acc = acc
+        torch.save(model.state_dict(), "best.pt")
+    return acc
+best_acc = 0.0
+for epoch in range(9):
+    acc = check(model, best_acc)
+    best_acc = max(acc, best_acc)
+""",
+    "the function has the loop": """
+def fit(model, best_acc):
+    for epoch in range(9):
+        acc = evaluate(model)
+        if acc > best_acc:
+            best_acc = acc
+            torch.save(model.state_dict(), "best.pt")
+best_acc = 0.0
+for fold in range(9):
+    fit(models[fold], best_acc)
+""",
+    "called once": """
+def check(model, best_acc):
+    acc = evaluate(model)
+    if acc > best_acc:
+        best_acc = acc
+        torch.save(model.state_dict(), "best.pt")
+best_acc = 0.5
+check(model, best_acc)
+""",
+    "stored in an object": """
+def check(model, state, best_acc):
+    acc = evaluate(model)
+    if acc > best_acc:
+        best_acc = acc
+        torch.save(model.state_dict(), "best.pt")
+    state["best"] = best_acc
+best_acc = 0.0
+for epoch in range(9):
+    check(model, state, best_acc)
+""",
+}
+
+
+@pytest.mark.parametrize("script", LOCAL.values(), ids=LOCAL)
+def test_lint_reports_best_values_that_the_caller_never_gets(lint_reports, script):
+    lint_reports("import torch\n" + script)
+
+
+@pytest.mark.parametrize("script", NOT_LOCAL.values(), ids=NOT_LOCAL)
+def test_lint_accepts_best_values_that_the_caller_gets(lint_is_clean, script):
+    lint_is_clean("import torch\n" + script)

@@ -145,3 +145,32 @@ def test_lint_reports_wrong_formulas(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_right_formulas(lint_is_clean, script):
     lint_is_clean(HEAD + script, "EVL027")
+
+
+MEANS = """
+import numpy as np
+import torch
+
+def per_class_iu(hist):
+    inter, union = np.diag(hist), hist.sum(1) + hist.sum(0) - np.diag(hist)
+    {before}
+    return {quotient}
+
+def report(hist):
+    ious = per_class_iu(hist)
+    print(np.{mean}(ious))
+"""
+
+
+@pytest.mark.parametrize(("quotient", "mean", "before", "expected"), [
+    ("np.diag(hist) / np.maximum(union, 1)", "nanmean", "pass", ["EVL027"]),
+    ("inter / (union + 1e-10)", "nanmean", "pass", ["EVL027"]),
+    ("inter / union.clip(1)", "nanmean", "pass", ["EVL027"]),
+    ("inter / union", "nanmean", "pass", []),
+    ("inter / np.maximum(union, 1)", "mean", "pass", []),
+    ("(inter + 1e-6) / (union + 1e-6)", "nanmean", "pass", []),
+    ("inter / np.maximum(union, 1)", "nanmean", "inter = np.where(union == 0, np.nan, inter)", []),
+    ("hist.sum(1) / np.maximum(hist.sum(), 1)", "nanmean", "pass", []),
+])  # fmt: skip
+def test_absent_classes(lint_codes, quotient, mean, before, expected):
+    assert lint_codes(MEANS.format(quotient=quotient, mean=mean, before=before)) == expected

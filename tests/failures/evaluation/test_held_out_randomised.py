@@ -413,3 +413,104 @@ x, y = torch.rand(100, 3), torch.rand(80, 3)
 train_loader = DataLoader(Pairs(x[:80], y[:60]), batch_size=8, shuffle=True)
 test_loader = DataLoader(Pairs(x[80:], y[60:]), batch_size=8)
 """)
+
+
+ALWAYS_HEAD = """
+import random
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision import datasets, transforms
+from torchvision.transforms import functional as TF
+"""
+DATASET = """
+class Birds(Dataset):
+    def __init__(self, root, mode):
+        self.files, self.labels = read(root, mode)
+        self.mode = mode
+        {made}
+    def __len__(self):
+        return len(self.files)
+    def __getitem__(self, i):
+        image, label = open_image(self.files[i]), self.labels[i]
+        {applied}
+        return image, label
+train_set = Birds("birds", "train")
+val_set = Birds("birds", "val"){mark}
+"""
+COMPOSE = "transforms.Compose([transforms.RandomRotation(15), transforms.ToTensor()])"
+ALWAYS = {
+    "made for each sample": ("pass", f"image = {COMPOSE}(image)"),
+    "a variable": ("pass", f"tf = {COMPOSE}\n        image = tf(image)"),
+    "an attribute": (f"self.transform = {COMPOSE}", "image = self.transform(image)"),
+    "a coin": ("pass", "if random.random() < 0.5:\n            image = TF.hflip(image)"),
+}
+NOT_ALWAYS = {
+    "a condition": ("pass", f"if self.mode == 'train':\n            image = {COMPOSE}(image)"),
+    "one for each mode": (
+        f"self.transform = {COMPOSE}\n        if mode == 'val':\n            self.transform = transforms.ToTensor()",
+        "image = self.transform(image)",
+    ),
+    "a coin of the training": (
+        "pass",
+        "if self.mode == 'train' and random.random() < 0.5:\n            image = TF.hflip(image)",
+    ),
+    "nothing random": ("self.transform = transforms.Compose([transforms.ToTensor()])", "image = self.transform(image)"),
+    "noise is the task": ("self.transform = transforms.RandomErasing()", "image = self.transform(image)"),
+}
+
+
+@pytest.mark.parametrize(("made", "applied"), ALWAYS.values(), ids=ALWAYS)
+def test_datasets_that_always_change_samples_are_reported(lint_reports, made, applied):
+    lint_reports(ALWAYS_HEAD + DATASET.format(made=made, applied=applied, mark="  # <- EVL005"))
+
+
+@pytest.mark.parametrize(("made", "applied"), NOT_ALWAYS.values(), ids=NOT_ALWAYS)
+def test_datasets_that_change_training_samples_are_not_reported(lint_is_clean, made, applied):
+    lint_is_clean(ALWAYS_HEAD + DATASET.format(made=made, applied=applied, mark=""), "EVL005")
+
+
+LOADING = """
+def get_loader(path, batch_size{parameter}):
+    flip = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+    {other}
+    data = datasets.ImageFolder(path, {used})
+    return DataLoader(data, batch_size, shuffle=True)
+train_loader = get_loader("train", 32{on})
+test_loader = get_loader("test", 32{off}){mark}
+"""
+
+
+def test_functions_that_always_change_samples_are_reported(lint_reports):
+    text = LOADING.format(parameter="", other="", used="flip", on="", off="", mark="  # <- EVL005")
+    lint_reports(ALWAYS_HEAD + text)
+
+
+def test_functions_with_a_choice_are_not_reported(lint_is_clean):
+    text = LOADING.format(
+        parameter=", train",
+        other="plain = transforms.Compose([transforms.ToTensor()])",
+        used="flip if train else plain",
+        on=", True",
+        off=", False",
+        mark="",
+    )
+    lint_is_clean(ALWAYS_HEAD + text, "EVL005")
+
+
+INFERENCE = """
+model = Net()
+model.load_state_dict(torch.load("net.pt"))
+model.eval()
+tf = transforms.Compose([transforms.Resize(280), transforms.{crop}(256), transforms.ToTensor()])
+print(model(tf(image)[None]).argmax(1))
+"""
+
+
+@pytest.mark.parametrize(("crop", "name", "expected"), [
+    ("RandomCrop", "infer.py", ["EVL005"]),
+    ("RandomResizedCrop", "predict_one.py", ["EVL005"]),
+    ("CenterCrop", "infer.py", []),
+    ("RandomCrop", "train.py", []),
+])  # fmt: skip
+def test_random_crops_in_inference_scripts(lint_codes, crop, name, expected):
+    assert lint_codes(ALWAYS_HEAD + INFERENCE.format(crop=crop), name) == expected

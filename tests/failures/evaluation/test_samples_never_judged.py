@@ -148,3 +148,25 @@ def test_injection_adjusts_settings_so_that_samples_are_dropped(samples, batch, 
 )
 def test_lint_ignores_correct_programs(lint_is_clean, name):
     lint_is_clean(HEAD + EPOCH + CORRECT[name], "EVL008")
+
+
+MAKE = """
+from torch.utils.data import DataLoader
+def make_loader(data, batch_size{parameter}):
+    return DataLoader(data, batch_size, shuffle=True, drop_last={value})
+train_loader = make_loader(train_set, 32)
+val_loader = make_loader(val_set, 32{given})
+"""
+
+
+@pytest.mark.parametrize(("parameter", "value", "given", "expected"), [
+    ("", "True", "", ["EVL008"]),
+    (", drop_last=True", "drop_last", "", ["EVL008"]),
+    (", drop=True", "drop", ", drop=True", ["EVL008"]),
+    (", drop_last=True", "drop_last", ", drop_last=False", []),
+    ("", "False", "", []),
+    (", training=True", "training", ", training=False", []),
+    (", training=True", "training and batch_size > 1", "", []),
+])  # fmt: skip
+def test_lint_warns_of_held_out_loaders_made_as_those_of_training(lint_codes, parameter, value, given, expected):
+    assert lint_codes(MAKE.format(parameter=parameter, value=value, given=given)) == expected

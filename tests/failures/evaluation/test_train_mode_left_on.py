@@ -1796,3 +1796,99 @@ def test_lint_notes_an_evaluation_in_a_fragment_that_sets_no_mode(lint_reports, 
 @pytest.mark.parametrize("name", FRAGMENTS_FINE)
 def test_lint_accepts_other_fragments(lint_is_clean, name):
     lint_is_clean(FRAGMENTS_FINE[name], "EVL001")
+
+
+NEVER_HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Block(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.layer, self.drop = nn.Linear(size, size), nn.Dropout(0.3)
+    def forward(self, x):
+        return self.drop(torch.relu(self.layer(x)))
+
+class Net(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(size) for _ in range(3))
+    def forward(self, x):
+        for each in self.blocks:
+            x = each(x)
+        return x
+
+def fit(net, loader, optimizer):
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(a), b).backward()
+        optimizer.step()
+"""
+NEVER = {
+    "a method gets the model from a table": """
+NETS = {"net": Net}
+class Tester:
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+    def evaluate(self, loader):
+        hits = 0
+        for a, b in loader:
+            hits += (self.net(a).argmax(1) == b).sum().item()  # <- EVL001
+        return hits
+net = NETS[name]()
+fit(net, train_loader, optimizer)
+print(Tester(net=net).evaluate(test_loader))
+""",
+    "a static method": """
+class Program:
+    def run(self):
+        self.net = registry[name](Net())
+        for epoch in range(5):
+            fit(self.net, train_loader, optimizer)
+            print(self.test(self.net, test_loader))
+    @staticmethod
+    def test(net, loader):
+        total = 0.0
+        with torch.no_grad():
+            for a, b in loader:
+                out = net(a)  # <- EVL001
+                total += nn.functional.cross_entropy(out, b).item()
+        return total
+Program().run()
+""",
+    "models of a factory": """
+def build(name):
+    return globals()[name]()
+def validate(model, data_loader):
+    with torch.no_grad():
+        for batch in data_loader:
+            scores = model(batch["x"])  # <- EVL001
+            print(accuracy(scores, batch["y"]))
+model = build("Net")
+fit(model, train_loader, optimizer)
+validate(model, val_loader)
+other = Net()
+""",
+}
+TABLE = NEVER["a method gets the model from a table"]
+NOT_NEVER = {
+    "eval mode somewhere": TABLE + "\nother.eval()\n",
+    "a mode that is passed": TABLE + "\nother.train(mode)\n",
+    "a library": "import pytorch_lightning as pl\n" + TABLE,
+    "no training": TABLE.replace("fit(net", "pass  # (net"),
+    "the training data": TABLE.replace("evaluate", "record").replace("test_loader", "train_loader"),
+    "features are only stored": TABLE.replace("hits += (self.net(a).argmax(1) == b)", "hits += (self.net(a))"),
+    "Monte Carlo dropout": TABLE + "\nmc_samples = 20\n",
+}
+
+
+@pytest.mark.parametrize("script", NEVER.values(), ids=NEVER)
+def test_lint_reports_programs_that_never_set_eval_mode(lint_reports, script):
+    lint_reports(NEVER_HEAD + script)
+
+
+@pytest.mark.parametrize("script", NOT_NEVER.values(), ids=NOT_NEVER)
+def test_lint_accepts_programs_that_may_set_eval_mode(lint_codes, script):
+    head = NEVER_HEAD.replace(".backward()", "") if "pass  # (net" in script else NEVER_HEAD
+    assert "EVL001" not in lint_codes(head + script.replace("  # <- EVL001", ""))

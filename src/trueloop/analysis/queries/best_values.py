@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -13,6 +14,10 @@ _SAVING: Final = frozenset(("save", "deepcopy", "state_dict", "save_checkpoint",
 _LARGEST: Final = frozenset(("inf", "Inf", "infty", "maxsize", "Infinity"))
 LARGE: Final = 999.0  # an initial value that no loss is expected to exceed
 MIRRORED: Final = {ast.Lt: "<", ast.LtE: "<", ast.Gt: ">", ast.GtE: ">"}
+
+
+_COUNTER: Final = re.compile(r"patien|wait|bad|counter|no_?improve|stale|since", re.IGNORECASE)
+_STOPPER: Final = re.compile(r"early_?stop|stopper", re.IGNORECASE)
 
 
 class BestCheck(NamedTuple):
@@ -134,3 +139,21 @@ def _sign(operator: ast.cmpop) -> str:
 
 def _is_best(node: ast.expr) -> bool:
     return "best" in name_words(metric_name(node)) and not isinstance(node, ast.Call)
+
+
+def choices(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each comparison, and each call of an object for early stopping, with the value by which it chooses."""
+    for check in best_checks(source):
+        if _stops_or_saves(check.node):
+            yield check.node.test, check.value
+    for call in source.all_calls:
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+        if _STOPPER.search(last_name(owner)) and call.args:
+            yield call, call.args[0]
+
+
+def _stops_or_saves(check: ast.If) -> bool:
+    """Return True if a comparison saves the model, or counts the epochs without a better value."""
+    counted = nodes_in(check, ast.Assign, ast.AugAssign)
+    targets = [t for each in counted for t in (each.targets if isinstance(each, ast.Assign) else [each.target])]
+    return saves_model(check.body) or any(_COUNTER.search(last_name(each)) for each in targets)

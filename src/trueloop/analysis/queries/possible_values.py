@@ -422,7 +422,7 @@ def arguments_of_calls(source: SourceFile, function: Any, name: str) -> list[ast
     """Return the arguments that the calls of a function pass as a parameter."""
     around = source.parents.get(id(function))
     names = [each.arg for each in parameters_of(function)]
-    if isinstance(around, ast.ClassDef):
+    if isinstance(around, ast.ClassDef) and "staticmethod" not in map(last_name, function.decorator_list):
         names = names[1:]
     known, called = definitions(source), function.name
     if function.name == "__init__" and isinstance(around, ast.ClassDef):

@@ -37,7 +37,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.best_values import best_checks, saves_model
+from trueloop.analysis.queries.best_values import choices
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -48,19 +48,17 @@ _TEST: Final = frozenset(("test", "testing", "te", "ts", "tst", "xte", "yte", "x
 _SHOWN: Final = re.compile(
     r"^(print|append|write|log\w*|info|debug|add_scalar\w*|report|set_\w+|update|format|tqdm|round)$"
 )
-_COUNTER: Final = re.compile(r"patien|wait|bad|counter|no_?improve|stale|since", re.IGNORECASE)
-_STOPPER: Final = re.compile(r"early_?stop|stopper", re.IGNORECASE)
 _Loop = ast.For | ast.While
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each choice by a training loss in an epoch that also computes a validation loss."""
-    choices = list(_choices(source))
-    for node, value in choices:
+    found = list(choices(source))
+    for node, value in found:
         loop, name = _around(source, node, _Loop), dotted_name(value)
         if loop is None or not name or data_words(value) & (HELD_OUT | _TEST) or not _is_trained_on(loop, name):
             continue
-        others = [ast.unparse(other) for each, other in choices if each is not node and encloses(loop, each)]
+        others = [ast.unparse(other) for each, other in found if each is not node and encloses(loop, each)]
         for statement, held_out in _held_out_losses(loop):
             if held_out != name and held_out not in others and _is_only_shown(loop, held_out):
                 yield Hit(
@@ -72,17 +70,6 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 break
 
 
-def _choices(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield each comparison, and each call of an object for early stopping, with the value by which it chooses."""
-    for check in best_checks(source):
-        if _stops_or_saves(check.node):
-            yield check.node.test, check.value
-    for call in source.all_calls:
-        owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
-        if _STOPPER.search(last_name(owner)) and call.args:
-            yield call, call.args[0]
-
-
 def _around(source: SourceFile, node: ast.AST, kind: Any) -> Any:
     parent: Any = source.parents.get(id(node))
     while parent is not None and not isinstance(parent, kind):
@@ -90,13 +77,6 @@ def _around(source: SourceFile, node: ast.AST, kind: Any) -> Any:
             return None
         parent = source.parents.get(id(parent))
     return parent
-
-
-def _stops_or_saves(check: ast.If) -> bool:
-    """Return True if a comparison saves the model, or counts the epochs without a better value."""
-    counted = nodes_in(check, ast.Assign, ast.AugAssign)
-    targets = [t for each in counted for t in (each.targets if isinstance(each, ast.Assign) else [each.target])]
-    return saves_model(check.body) or any(_COUNTER.search(last_name(each)) for each in targets)
 
 
 def _has_backward(node: ast.AST) -> bool:

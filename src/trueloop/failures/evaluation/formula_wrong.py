@@ -23,8 +23,9 @@ When this is fine
 How it is detected
     Only the linter finds it, from the names of variables and functions: ``recall`` and ``precision`` from ``tp``,
     ``fp`` and ``fn``; an accuracy that ``//`` rounds down; ``iou`` over a sum of two sums; the intersection of boxes
-    without a limit at 0; ``r2`` with the total sum of squares in the numerator; and ``argmin`` or
-    ``topk(largest=False)`` of the outputs of a model trained with a cross-entropy, compared with labels.
+    without a limit at 0; ``r2`` with the total sum of squares in the numerator; a ``nanmean`` over quotients of which
+    ``np.maximum`` or a small constant keeps the divisor above 0; and ``argmin`` or ``topk(largest=False)`` of the
+    outputs of a model trained with a cross-entropy, compared with labels.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -36,6 +37,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -57,6 +59,10 @@ _LIMITING: Final = frozenset(
 )
 _CROSS_ENTROPY: Final = re.compile(r"cross_?entropy|nll_?loss", re.IGNORECASE)
 _OVERLAP: Final = re.compile(r"inter", re.IGNORECASE)
+_HITS: Final = re.compile(r"diag|inter|(^|_)tps?\b|true_?pos", re.IGNORECASE)
+_SETS_NAN: Final = re.compile(r"np\.nan\b(?!mean)|torch\.nan\b|[\"']nan[\"']|np\.NaN|math\.nan|numpy\.nan\b")
+_AT_LEAST: Final = frozenset(("maximum", "clamp", "clamp_min", "clip", "max"))
+_EPSILON: Final = re.compile(r"\d*\.?\d*e-\d+|\beps|smooth|0\.0*1$", re.IGNORECASE)
 _LOGITS: Final = re.compile(r"logit|out|pred|prob|score|^(model|net|self\.model|self\.net)$", re.IGNORECASE)
 
 
@@ -66,8 +72,31 @@ def find(source: SourceFile) -> Iterator[Hit]:
         wrong = _wrong(source, name, value)
         if wrong:
             yield Hit(message=f"`{ast.unparse(value)}` is not the {wrong}.", node=value)
+    yield from _absent_classes(source)
     if source.mentions(_CROSS_ENTROPY):
         yield from _smallest_outputs(source)
+
+
+def _absent_classes(source: SourceFile) -> Iterator[Hit]:
+    """Yield each quotient of which ``nanmean`` skips the classes that do not occur, but that is 0 for these."""
+    calls, seen = definitions(source).calls.get("nanmean", []), set[int]()
+    for call in calls if calls and not source.mentions(_SETS_NAN) else ():
+        for each in origins(source, call.args[0]) if call.args else ():
+            match each:
+                case ast.BinOp(left=top, op=ast.Div(), right=bottom) if _HITS.search(ast.unparse(top)):
+                    parts = {last_name(c.func) for c in nodes_in(bottom, ast.Call)} & _AT_LEAST
+                    added = [e.right for e in nodes_in(bottom, ast.BinOp) if isinstance(e.op, ast.Add)]
+                    is_shifted = any(_EPSILON.search(ast.unparse(e)) for e in added)
+                    if (parts or is_shifted) and not _EPSILON.search(ast.unparse(top)) and id(each) not in seen:
+                        seen.add(id(each))
+                        yield Hit(
+                            message=f"`{ast.unparse(each)}` is 0 for a class that does not occur, and not NaN: "
+                            f"`{ast.unparse(call.func)}` counts it instead of skipping it, so the mean is too low.",
+                            node=each,
+                            related=((call, "averaged here"),),
+                        )
+                case _:
+                    pass
 
 
 def _named_values(source: SourceFile) -> Iterator[tuple[str, ast.expr]]:
@@ -210,7 +239,7 @@ def _is_distance(source: SourceFile, call: ast.Call, owner: ast.expr) -> bool:
 
 RULE = Rule(
     required_words=(
-        "recall|precision|sensitivity|iou|jaccard|inter_|inter =|intersection|r2|argmin|largest|//",
+        "recall|precision|sensitivity|iou|jaccard|inter_|inter =|intersection|r2|argmin|largest|//|nanmean",
         "torch",
     ),
     find=find,

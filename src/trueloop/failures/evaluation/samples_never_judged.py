@@ -24,7 +24,8 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer counts the samples that a loader leaves out of each pass in eval mode. The linter does not
-    know the number of samples, so it reports each evaluation loader with ``drop_last=True`` as a note.
+    know the number of samples, so it reports each evaluation loader with ``drop_last=True`` as a note; as a warning if
+    one function, by its own option or default, makes the loaders of the training and of the held-out data.
 
 References
     thuml/Autoformer#104, "Why use drop_last=True in test (and val) dataloader?",
@@ -35,15 +36,19 @@ References
     torch.utils.data.DataLoader, drop_last, https://docs.pytorch.org/docs/stable/data.html
 """
 
+import ast
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.data_parts import part_of_call
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
 from trueloop.analysis.queries.modes import is_in_eval_mode
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.shuffled_loaders import argument_of
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LoaderStarted, Ref
@@ -110,7 +115,8 @@ def _count_dropped(event: LoaderStarted, batch_size: int) -> _Dropped | None:
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield, as notes, the evaluation loaders with ``drop_last=True``."""
+    """Yield the evaluation loaders with ``drop_last=True``, as notes unless made as those of the training."""
+    yield from _made_as_in_training(source)
     reported = set[int]()
     for call in evaluation_calls(source, grad=None):
         loader = find_loader(call.loops[-1])
@@ -132,6 +138,33 @@ def find(source: SourceFile) -> Iterator[Hit]:
             else None,
             severity=Severity.NOTE,
         )
+
+
+def _made_as_in_training(source: SourceFile) -> Iterator[Hit]:
+    """Yield the held-out loaders of a function that drops the last batch of the training loader too."""
+    known = definitions(source)
+    for function in known.functions.values():
+        made = [each for each in nodes_in(function, ast.Call) if "DataLoader" in last_name(each.func)]
+        options = [each.value for loader in made for each in loader.keywords if each.arg == "drop_last"]
+        calls = known.calls.get(function.name, []) if len(made) == len(options) == 1 else []
+        dropping = [each for each in calls if _is_true(_option(source, function, each, options[0]))]
+        parts = [part_of_call(source, each) for each in dropping]
+        for call, part in zip(dropping, parts, strict=True):
+            if part == "held out" and "train" in parts:
+                yield Hit(
+                    message=f"`{function.name}` makes this held-out loader as the one of the training, with "
+                    "`drop_last=True`: it leaves out the samples that do not fill a batch.",
+                    node=call,
+                    related=((options[0], "set here"),),
+                )
+
+
+def _option(source: SourceFile, function: Any, call: ast.Call, value: ast.expr) -> ast.expr | None:
+    return argument_of(source, function, call, value.id) if isinstance(value, ast.Name) else value
+
+
+def _is_true(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is True
 
 
 RULE = Rule(required_words=("DataLoader", "drop_last"), find=find)

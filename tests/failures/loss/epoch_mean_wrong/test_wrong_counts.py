@@ -338,3 +338,46 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(script)
+
+
+BY_HAND = """
+import torch
+criterion = torch.nn.{loss}
+n = len(x)
+batches = n // 32
+def fit(model, optimizer):
+    total = 0.0
+    for {loop}:
+        optimizer.zero_grad()
+        loss = {value}
+        loss.backward()
+        optimizer.step()
+        total += loss.item(){factor}
+    return total / {divisor}
+"""
+HAND_MADE = {
+    "slices": ("start in range(0, n, 32)", "criterion(model(x[start : start + 32]), y[start : start + 32])", "n"),
+    "the length itself": ("i in range(0, len(x), 32)", "criterion(model(x[i : i + 32]), y[i : i + 32])", "x.shape[0]"),
+    "a number of batches": ("i in range(n // 32)", "criterion(model(x[i * 32 : i * 32 + 32]), y[i * 32 :])", "n"),
+    "a split order": ("rows in torch.randperm(len(x)).split(32)", "criterion(model(x[rows]), y[rows])", "len(x)"),
+    "a sum of means": (
+        "rows in torch.randperm(len(x)).split(32)",
+        "torch.mean(error(x[rows])) + 0.5 * penalty(model).mean()",
+        "len(x)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loop", "value", "divisor"), HAND_MADE.values(), ids=HAND_MADE)
+def test_lint_reports_batch_means_divided_by_rows(lint_codes, loop, value, divisor):
+    script = BY_HAND.format(loss="MSELoss()", loop=loop, value=value, factor="", divisor=divisor)
+    assert "LOS012" in lint_codes(script)
+
+
+@pytest.mark.parametrize(("loop", "value", "divisor"), HAND_MADE.values(), ids=HAND_MADE)
+def test_lint_accepts_sums_divided_by_rows(lint_codes, loop, value, divisor):
+    weighted = BY_HAND.format(loss="MSELoss()", loop=loop, value=value, factor=" * len(rows)", divisor=divisor)
+    summed = value.replace("mean(", "sum(")
+    added = BY_HAND.format(loss="MSELoss(reduction='sum')", loop=loop, value=summed, factor="", divisor=divisor)
+    batches = BY_HAND.format(loss="MSELoss()", loop=loop, value=value, factor="", divisor="batches")
+    assert all("LOS012" not in lint_codes(each) for each in (weighted, added, batches))

@@ -33,7 +33,8 @@ How it is detected
     that contradicts the names, such as ``val_acc < best_acc`` or ``val_loss > best``, and an object of a class of the
     program, such as ``EarlyStopping(patience=5)``, that keeps the lowest value by its comparison and its ``mode``, but
     is given a value called an accuracy, or keeps the highest and is given a loss. And it reports a best value that gets
-    another metric than the one that was compared, and one that ``max`` or ``min`` has replaced before the comparison.
+    another metric than the one that was compared, one that ``max`` or ``min`` has replaced before the comparison, and
+    one that is a parameter of the function which updates it, if the loop that calls the function never gets it back.
 
 References
     delip/PyTorchNLPBook#20: the best value "is not updated (except in the first epoch)",
@@ -60,7 +61,11 @@ from trueloop.analysis.queries.metric_names import better_direction, metric_name
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
 from trueloop.failures.checkpoint.best_never_beaten.kept_direction import find_kept_worst
-from trueloop.failures.checkpoint.best_never_beaten.other_value_kept import find_other_value, find_updated_before
+from trueloop.failures.checkpoint.best_never_beaten.other_value_kept import (
+    find_other_value,
+    find_updated_before,
+    find_updated_locally,
+)
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 LOOPS = ast.For | ast.AsyncFor | ast.While
@@ -75,6 +80,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for check in checks:
         yield from find_other_value(source, check)
         yield from find_updated_before(source, check)
+        yield from find_updated_locally(source, check)
         own = [(target, value) for target, value in stored if is_same(target, check.best)]
         initial = [(target, value) for target, value in own if initial_number(value) is not None]
         later = [target for target, value in own if initial_number(value) is None]

@@ -1,11 +1,15 @@
-"""Finds best values that are updated with another value than the compared one, or before they are compared."""
+"""Finds best values that are updated with another value, before they are compared, or only within a function."""
 
 import ast
 from collections.abc import Iterator
 
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.best_values import BestCheck, is_same, stores_in
+from trueloop.analysis.queries.class_instances import called_function, definitions
+from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.metric_names import better_direction, metric_name
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins, parameters_of
+from trueloop.analysis.queries.shuffled_loaders import passed_argument
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 
@@ -62,3 +66,37 @@ def find_updated_before(source: SourceFile, check: BestCheck) -> Iterator[Hit]:
                 node=check.node.test,
                 related=((statement, "stored here"),),
             )
+
+
+def find_updated_locally(source: SourceFile, check: BestCheck) -> Iterator[Hit]:
+    """Yield each best value that is a parameter: the loop that calls the function never gets the new value."""
+    function, best = function_of(source, check.node), check.best
+    if not check.updates or not isinstance(best, ast.Name) or not isinstance(function, ast.FunctionDef):
+        return
+    is_own_loop = any(isinstance(each, ast.For | ast.While) for each in enclosing_nodes(source, check.node))
+    if best.id not in [each.arg for each in parameters_of(function)] or is_own_loop or _leaves(function, best.id):
+        return
+    for call in definitions(source).calls.get(function.name, []):
+        given = passed_argument(source, function, call, best.id)
+        loops = [each for each in enclosing_nodes(source, call) if isinstance(each, ast.For | ast.While)]
+        if not isinstance(given, ast.Name) or not loops or called_function(source, call) is not function:
+            continue
+        if not any(given.id in stored_names(loop) for loop in loops):
+            yield Hit(
+                message=f"`{best.id}` is updated only within `{function.name}`: the loop that calls it passes the same "
+                f"`{given.id}` each time, so every value that beats the initial one counts as the best.",
+                node=check.node.test,
+                related=((call, "called here"),),
+            )
+            return
+
+
+def _leaves(function: ast.FunctionDef, name: str) -> bool:
+    """Return True if a function returns a variable, or stores it in an object."""
+    given = [each.value for each in nodes_in(function, ast.Return, ast.Yield) if each.value is not None]
+    given += [
+        each.value
+        for each in nodes_in(function, ast.Assign)
+        if any(isinstance(target, ast.Attribute | ast.Subscript) for target in each.targets)
+    ]
+    return any(read.id == name for value in given for read in nodes_in(value, ast.Name))

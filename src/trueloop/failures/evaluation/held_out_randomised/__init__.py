@@ -25,10 +25,12 @@ How it is detected
     part for evaluation, if its transform, or one in a ``Compose``, has a name that says that it is random. It also
     follows a flag of a dataset or function that turns random changes of a sample on while its label stays the same, and
     reports held-out data, by its name, for which it is on as for the training data: through a default, ``**options``, a
-    setting for both, a factory, a loop over the parts, or the same random ``transform=``. Flags for noise, masks or
-    views are left out, and programs that mention test-time augmentation or contrastive learning. A transform inside
-    another callable is not checked, nor is a program that sets transforms or flags later. A run cannot show it, because
-    the correct programs above also return different inputs in every pass.
+    setting for both, a factory, a loop over the parts, or the same random ``transform=``. The same holds for a dataset
+    or function that changes every sample without any condition. It also reports a random transform in a script that
+    only loads a model and predicts, by the name of its file. Flags for noise, masks or views are left out, and programs
+    that mention test-time augmentation or contrastive learning. A transform inside another callable is not checked, nor
+    is a program that sets transforms or flags later. A run cannot show it, because the correct programs above also
+    return different inputs in every pass.
 
 References
     udacity/deep-learning-v2-pytorch#132, "this data augmentation is transferred also to the validation dataset",
@@ -49,6 +51,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
 from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.failures.evaluation.held_out_randomised.always_random import random_inference
 from trueloop.failures.evaluation.held_out_randomised.augmentation_switches import RANDOM
 from trueloop.failures.evaluation.held_out_randomised.shared_options import shared_options
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -61,6 +64,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield held-out data with the random transform of a dataset that is split, or with its own augmentation on."""
     yield from _parts_of_one_dataset(source)
     yield from shared_options(source)
+    yield from random_inference(source)
 
 
 def _parts_of_one_dataset(source: SourceFile) -> Iterator[Hit]:
@@ -127,7 +131,7 @@ def _replaces_transform(node: ast.AST) -> bool:
     return not on_self and ("transform" in node.attr or node.attr == "dataset")
 
 
-RULE = Rule(required_words=("DataLoader|Dataset|augment", "andom|rand(|rand"), find=find)
+RULE = Rule(required_words=("DataLoader|Dataset|augment|Compose", "andom|rand(|rand"), find=find)
 
 BAD = """
 import torch

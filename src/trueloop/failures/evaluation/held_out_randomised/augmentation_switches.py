@@ -21,7 +21,7 @@ _TASK: Final = re.compile(
 )
 """Words in names of parameters that belong to the task: a denoising model is evaluated with noise too."""
 _MAX_DEPTH: Final = 3
-_READING: Final = frozenset(("__getitem__", "__getitems__"))
+READING: Final = frozenset(("__getitem__", "__getitems__"))
 
 
 class Switch(NamedTuple):
@@ -41,7 +41,7 @@ def switches(source: SourceFile) -> Iterator[Switch]:
     for definition in source.nodes_of(ast.ClassDef):
         own = {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
         methods |= {id(each) for each in own.values()}
-        if "__init__" in own and own.keys() & _READING:
+        if "__init__" in own and own.keys() & READING:
             yield from _of_class(source, definition, own)
     for function in source.nodes_of(ast.FunctionDef):
         for name in _parameters(function) if id(function) not in methods else ():
@@ -176,14 +176,13 @@ def _draws(source: SourceFile, node: ast.AST, stored: Mapping[str, ast.expr], de
     return False
 
 
-def is_random_transform(source: SourceFile, node: ast.expr) -> bool:
+def is_random_transform(node: ast.expr) -> bool:
     """Return True for a random transform of a library, alone or in the list of a ``Compose``."""
     if isinstance(node, ast.List | ast.Tuple):
-        return any(is_random_transform(source, each) for each in node.elts)
+        return any(is_random_transform(each) for each in node.elts)
     if not isinstance(node, ast.Call):
         return False
     name = last_name(node.func)
     return bool(RANDOM.fullmatch(name)) or (
-        name in ("Compose", "Sequential", "ImageOnlyTransform")
-        and any(is_random_transform(source, e) for e in node.args)
+        name in ("Compose", "Sequential", "ImageOnlyTransform") and any(is_random_transform(e) for e in node.args)
     )

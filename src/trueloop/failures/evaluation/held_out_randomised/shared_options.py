@@ -2,16 +2,16 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, function_of
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
-from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.data_parts import part_of_call
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
+from trueloop.failures.evaluation.held_out_randomised.always_random import always_random
 from trueloop.failures.evaluation.held_out_randomised.augmentation_switches import (
     Switch,
     is_random_transform,
@@ -19,7 +19,6 @@ from trueloop.failures.evaluation.held_out_randomised.augmentation_switches impo
 )
 
 _OTHER_USE: Final = re.compile(r"\btta\b|tta_|_tta|simclr|contrastive|byol|two_?crop|n_views|denois", re.IGNORECASE)
-_MAKING: Final = re.compile(r"load|set|data|transform|batch|split", re.IGNORECASE)
 _MAX_DEPTH: Final = 3
 _MAX_CALLS: Final = 8
 
@@ -46,11 +45,14 @@ def _shared_options(source: SourceFile) -> Iterator[Hit]:
             continue
         uses = [use for call in calls.get(switch.name, [])[:_MAX_CALLS] for use in _uses(source, switch, call)]
         yield from _hits(uses, f"`{switch.parameter}`", switch.draws)
+    for each in always_random(source):
+        uses = [use for call in calls.get(each.name, [])[:_MAX_CALLS] for use in _uses(source, each, call)]
+        yield from _hits(uses, "the random changes", each.draws)
     transformed = [
-        _Use(part, call, "on" if is_random_transform(source, value) else "off")
+        _Use(part, call, "on" if is_random_transform(value) else "off")
         for call in source.all_calls
         for keyword in call.keywords
-        if keyword.arg in ("transform", "transforms") and (part := _part(source, call, ""))
+        if keyword.arg in ("transform", "transforms") and (part := part_of_call(source, call))
         for value in list(origins(source, keyword.value))[-1:]
     ]
     yield from _hits(transformed, "the random transform", None)
@@ -94,9 +96,9 @@ def _uses(
 ) -> Iterator[_Use]:
     """Yield the parts for which a call makes data, also through the functions that contain the call."""
     bound, made = outer or {}, made or call
-    parts = _part(source, call, switch.parameter)
+    parts = part_of_call(source, call, switch.parameter)
     if parts:
-        value = _passed(source, switch, made, bound)
+        value = _passed(source, switch, made, bound) if switch.parameter else "on"
         for each in parts.split("|") if value else ():
             yield _Use(each, call, value)
         return
@@ -108,79 +110,6 @@ def _uses(
     name = around.name if isinstance(around, ast.ClassDef) and function.name == "__init__" else function.name
     for each in known.calls.get(name, [])[:_MAX_CALLS]:
         yield from _uses(source, switch, each, {**bound, id(function): each}, made)
-
-
-def _part(source: SourceFile, call: ast.Call, parameter: str) -> str:
-    """Return the part of the data that a call makes: "train", "held out", both with a bar between them, or ""."""
-    for words in _words_around(source, call):
-        part = _part_of(words)
-        if part:
-            return part
-    values = [*call.args, *(each.value for each in call.keywords if each.arg != parameter)]
-    words = {word for each in values for word in data_words(each) | _text_words(each)}
-    for each in call.keywords:
-        if each.arg == "train" != parameter and isinstance(each.value, ast.Constant):
-            words |= {"train"} if each.value.value else {"test"}
-    part = _part_of(words)
-    return part if "|" not in part else ""
-
-
-def _part_of(words: Set[str]) -> str:
-    parts = ("train", words & TRAINING), ("held out", words & HELD_OUT)
-    return "|".join(name for name, found in parts if found)
-
-
-def _text_words(node: ast.AST) -> set[str]:
-    texts = [each.value for each in nodes_in(node, ast.Constant) if isinstance(each.value, str)]
-    return {word for text in texts for word in name_words(text)}
-
-
-def _words_around(source: SourceFile, call: ast.Call) -> Iterator[Set[str]]:
-    """Yield the words of what gets the result of a call: a variable, a keyword, the key of a dictionary, a function."""
-    child: Any = call
-    parent: Any = source.parents.get(id(call))
-    while parent is not None:
-        match parent:
-            case ast.keyword(arg=str(name)):
-                yield name_words(name)
-            case ast.Dict(keys=keys, values=values):
-                yield {
-                    word for key, e in zip(keys, values, strict=True) if e is child and key for word in _text_words(key)
-                }
-            case ast.Assign():
-                yield {
-                    word
-                    for target, value in assigned_pairs(parent)
-                    if not isinstance(target, ast.Tuple) and call in nodes_in(value, ast.Call)
-                    for word in _target_words(target)
-                }
-            case ast.AnnAssign(target=target):
-                yield _target_words(target)
-            case ast.DictComp(generators=generators) | ast.ListComp(generators=generators):
-                yield _item_words(source, generators[0].iter)
-            case ast.For(iter=iterable) if child is not iterable:
-                yield _item_words(source, iterable)
-            case ast.FunctionDef(name=name):
-                is_result = any(call in nodes_in(each, ast.Call) for each in nodes_in(parent, ast.Return))
-                yield name_words(name) if is_result and _MAKING.search(name) else set()
-                return
-            case ast.Call(func=func) if func is child:  # the method of a class that the result has
-                return
-            case _:
-                pass
-        child, parent = parent, source.parents.get(id(parent))
-
-
-def _target_words(target: ast.AST) -> set[str]:
-    return data_words(target) | (_text_words(target) if isinstance(target, ast.Subscript) else set())
-
-
-def _item_words(source: SourceFile, iterable: ast.expr) -> set[str]:
-    """Return the words of the names and texts through which a loop goes, if both parts are among them."""
-    while isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute) and not iterable.args:
-        iterable = iterable.func.value  # parts.items()
-    words = {word for each in origins(source, iterable) for word in data_words(each) | _text_words(each)}
-    return words if words & TRAINING and words & HELD_OUT else set()
 
 
 def _passed(source: SourceFile, switch: Switch, call: ast.Call, bound: Mapping[int, ast.Call]) -> str:

@@ -30,9 +30,11 @@ How it is detected
     a model with loaded weights that is not trained and is never called in eval mode. The linter reports a model with
     dropout or BatchNorm layers that is trained and then evaluated on another loader without gradients, in a program
     that never sets eval mode, or sets it only before or after a loop that sets train mode, trains and evaluates. It
-    also reports ``model.eval`` without parentheses, and a method ``train(self, mode=True)`` that calls
-    ``super().train()`` without ``mode``. Calls of a model with loaded weights in a method of a module are judged only
-    where the program calls the method. In a fragment without imports that sets no mode, an evaluation is a note.
+    also reports a loop that judges a model on held-out batches in a program that trains and sets eval mode in none of
+    its files, however it gets the model; ``model.eval`` without parentheses; and a method ``train(self, mode=True)``
+    that calls ``super().train()`` without ``mode``. Calls of a model with loaded weights in a method of a module are
+    judged only where the program calls the method. In a fragment without imports that sets no mode, an evaluation is a
+    note.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -75,6 +77,7 @@ from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.evaluation.train_mode_left_on.fragments import judged_without_mode
 from trueloop.failures.evaluation.train_mode_left_on.judged_outputs import judged_calls
+from trueloop.failures.evaluation.train_mode_left_on.never_switched import never_switched
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref
@@ -177,6 +180,13 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     hits = hits or list(find(source))
     yield from hits
     yield from _modes_ignored(source)
+    for call in () if hits else never_switched(source):
+        yield Hit(
+            message=f"`{ast.unparse(call)}` judges the model in train mode, with active dropout or BatchNorm: no file "
+            "of the program calls `eval()`.",
+            node=call,
+            severity=Severity.WARNING,
+        )
     for call in () if hits else judged_without_mode(source):
         yield Hit(
             message=f"`{ast.unparse(call)}` judges a model without `eval()`: with dropout or BatchNorm layers, train "

@@ -9,9 +9,9 @@ from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import SourceFile
 
-_JUDGING: Final = re.compile(
+JUDGING: Final = re.compile(
     r"argmax|\bmax\(|topk|correct|accura|loss|criterion|metric|score|\.eq\(|==|round\(|mse|error|\bpred|prob|auc|dice|"
-    r"\biou|psnr|softmax|sigmoid",
+    r"\biou|psnr|entropy|nll|softmax|sigmoid",
     re.IGNORECASE,
 )
 """Words of code that compares outputs with targets, or ranks classes."""
@@ -54,7 +54,7 @@ def _is_judged(source: SourceFile, call: Op) -> bool:
             return _reaches_loss(source, call, inside)
     if isinstance(scope, ast.comprehension):
         scope = call.function or call.statement
-    return scope is not None and _JUDGING.search(ast.unparse(scope)) is not None
+    return scope is not None and JUDGING.search(ast.unparse(scope)) is not None
 
 
 def _reaches_loss(source: SourceFile, call: Op, inside: list[Op]) -> bool:

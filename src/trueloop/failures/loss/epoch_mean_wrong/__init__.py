@@ -30,11 +30,12 @@ How it is detected
     source code. It reports a divisor that is the number of samples for the first, and one that is the number of
     batches, or of more samples than were loaded, for the second.
 
-    The linter reports a variable to which a loop over a loader adds a number of correct predictions, a loss, or a loss
-    times a batch size, and that is divided by a number of something else: the length of the loader, a counter of
-    batches or samples, the length of a list, or the length of the dataset. It also reports the length of a dataset of
-    which a sampler draws only a part. It reports the length of a loader or dataset of another split, by its name, too:
-    ``val_loss / len(train_loader)``. And it reports a count of right predictions that is divided by the number of
+    The linter reports a variable to which a loop over a loader, or over batches that are cut by hand, adds a number of
+    correct predictions, a loss, or a loss times a batch size, and that is divided by a number of something else: the
+    length of the loader, a counter of batches or samples, the number of rows, the length of a list, or the length of
+    the dataset. It also reports the length of a dataset of which a sampler draws only a part. It reports the length of
+    a loader or dataset of another split, by its name, too: ``val_loss / len(train_loader)``. And it reports a count of
+    right predictions that is divided by the number of
     batches times the batch size, unless a loader drops its last batch or all numbers in the file are multiples.
 
 References

@@ -14,6 +14,7 @@ from trueloop.analysis.queries.batch_loops import (
     compared_sides,
     created_loader,
     function_of,
+    hand_made_batch_loops,
     has_batches_of_one,
     is_label,
     is_loader,
@@ -22,6 +23,7 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.queries.class_instances import called_function
+from trueloop.analysis.queries.possible_values import computed_from
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
@@ -48,7 +50,7 @@ class Term(Enum):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each division of a total by the number of something else than its terms."""
     yield from find_smaller_last_batches(source)
-    for loop in batch_loops(source):
+    for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
         for statement, name, value in _additions(loop):
             term = _term(source, loop, value)
             if not name or term is None or _is_inner(loop, statement):
@@ -169,7 +171,7 @@ def _judge(
         f"{term.value}.",
         node=division,
         related=((statement, "added up here"),),
-        fix=fix if is_plain or samples else None,
+        fix=fix if (is_plain or samples) and not isinstance(loop.loader, ast.Call) else None,
         severity=Severity.WARNING,
     )
 
@@ -252,9 +254,23 @@ def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
     else:
         values = [inner]
     is_loss = bool(values) and all(is_loss_call(source, each) or _is_loss_of_batch(each) for each in values)
+    is_loss = is_loss or (isinstance(inner, ast.Name) and _is_sum_of_means(source, loop, inner))
     functions = [called_function(source, each) for each in values if isinstance(each, ast.Call)] if is_loss else []
     adds_up = any(".sum(" in ast.unparse(each) for each in functions if each is not None)
     return is_loss and not adds_up and not _OTHER_REDUCTION.search(source.text.source)
+
+
+def _is_sum_of_means(source: SourceFile, loop: BatchLoop, loss: ast.Name) -> bool:
+    """Return True for a variable with a backward pass that is computed from means, and from no sums."""
+    owners = [getattr(each.func, "value", None) for each in nodes_in(loop.node, ast.Call) if _is_backward(each)]
+    if loss.id not in [getattr(each, "id", "") for each in owners]:
+        return False
+    called = {last_name(each.func) for each in computed_from(source, loss) if isinstance(each, ast.Call)}
+    return "mean" in called and not called & {"sum", "len", "logsumexp"}
+
+
+def _is_backward(call: ast.Call) -> bool:
+    return last_name(call.func) == "backward"
 
 
 def _is_loss_of_batch(node: ast.expr) -> bool:
@@ -326,6 +342,9 @@ def _counted(divisor: ast.expr) -> str:
 
 
 def _counts_samples(loop: BatchLoop, divisor: ast.expr) -> bool:
+    number = _number_of_rows(loop) if isinstance(loop.loader, ast.Call) else None
+    if number is not None:
+        return bool(_count_texts(loop, number) & _count_texts(loop, divisor))
     divisor = _resolved(loop, without_conversions(divisor))
     match divisor:
         case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(value=of, attr="dataset")]):
@@ -337,6 +356,31 @@ def _counts_samples(loop: BatchLoop, divisor: ast.expr) -> bool:
             return False
 
 
+def _number_of_rows(loop: BatchLoop) -> ast.expr | None:
+    """Return the number of rows that a loop cuts by hand: ``n`` of ``range(0, n, 32)``; None if unknown."""
+    match loop.loader:
+        case ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=0), stop, step]):
+            return None if _is_constant(step) and step.value == 1 else stop  # type: ignore[attr-defined]
+        case ast.Call(func=ast.Name(id="range"), args=[stop]):
+            counted = _resolved(loop, without_conversions(stop))
+            if not isinstance(counted, ast.BinOp) or not isinstance(counted.op, ast.FloorDiv | ast.Div):
+                return None
+            rows = counted.left  # n or n - 1
+            return rows.left if isinstance(rows, ast.BinOp) and _is_constant(rows.right) else rows
+        case ast.Call(func=ast.Attribute(value=ast.Call(args=[rows, *_]) as order)) if (
+            last_name(order.func) == "randperm"
+        ):
+            return rows
+        case _:
+            return None
+
+
+def _count_texts(loop: BatchLoop, number: ast.expr) -> set[str]:
+    """Return the text of a number and of what is assigned to it, with ``x.shape[0]`` as ``len(x)``."""
+    texts = map(ast.unparse, (number, _resolved(loop, without_conversions(number))))
+    return {re.sub(r"([\w.]+)(\.shape\[0\]|\.size\(0\)|\.size\(\)\[0\])", r"len(\1)", each) for each in texts}
+
+
 def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
     """Return the value of a variable that the function assigns once, or the node itself."""
     values = assigned_in(loop.function, node.id) if isinstance(node, ast.Name) else []
@@ -345,4 +389,4 @@ def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
 
 _COUNTS: Final = "len(|enumerate(|.size(0)|.shape[0]|+= 1|+=1|batch_size"
 _TOTALS: Final = "oss|acc|correct|total|metric|err|argmax|max("
-RULE = Rule(required_words=("+|append(", _COUNTS, LOADER_WORDS, "/", _TOTALS), find=find)
+RULE = Rule(required_words=("+|append(", _COUNTS, f"{LOADER_WORDS}|range(|split(", "/", _TOTALS), find=find)
