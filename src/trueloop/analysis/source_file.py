@@ -12,7 +12,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.project import Module, Project
+from trueloop.analysis.project import Module, Project, Word
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Edit, Fix, Node, unparse, walk
 
@@ -64,8 +64,8 @@ class SourceFile:
         self.operations = tuple(operations)
         self._names = names
 
-    def is_in_other_file(self, word: str) -> bool:
-        """Return True if a file of the project whose code the program does not run contains a word."""
+    def is_in_other_file(self, word: Word) -> bool:
+        """Return True if another file of the project, whose code the program does not run, contains a word."""
         own = {each.path for each in self.modules}
         return self._project is not None and self._project.is_in_another(word, own)
 

@@ -84,3 +84,58 @@ def warm_up(model, optimizer):
 """,
         "CKP016",
     )
+
+
+REPEATED = """
+import torch
+
+def main(model, optimizer, path, epochs):
+    start_epoch = 0
+    if path:
+        checkpoint = torch.load(path)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        start_epoch = checkpoint["epoch"]
+    for epoch in range(start_epoch, epochs):
+        train_epoch(model, optimizer)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
+"""
+SAVED = '"epoch": epoch}, "last.pt")'
+AGAIN = {
+    "plain": {},
+    "a loop over batches": {
+        "        train_epoch(model, optimizer)": "        for x in loader:\n            model(x).sum().backward()"
+    },
+    "an interval": {"        torch.save": "        if epoch % 5 == 0:\n            torch.save"},
+}
+NOT_AGAIN = {
+    "the next one is loaded": {'checkpoint["epoch"]\n': 'checkpoint["epoch"] + 1\n'},
+    "the next one is saved": {SAVED: SAVED.replace("epoch}", "epoch + 1}")},
+    "the loop adds 1": {"range(start_epoch,": "range(start_epoch + 1,"},
+    "saved before the training": {
+        "        train_epoch(model, optimizer)\n": "",
+        SAVED: f"{SAVED}\n        train_epoch()",
+    },
+    "saved within the epoch": {
+        "        train_epoch(model, optimizer)\n        torch.save": "        for x in loader:\n            train(x)\n"
+        "            torch.save"
+    },
+    "another key": {SAVED: SAVED.replace('"epoch":', '"finished":')},
+}
+
+
+def _changed(changes):
+    script = REPEATED
+    for old, new in changes.items():
+        script = script.replace(old, new)
+    return script
+
+
+@pytest.mark.parametrize("changes", AGAIN.values(), ids=AGAIN)
+def test_lint_reports_an_epoch_that_is_trained_twice(lint_reports, changes):
+    lint_reports(_changed(changes).replace(SAVED, f"{SAVED}  # <- CKP016"))
+
+
+@pytest.mark.parametrize("changes", NOT_AGAIN.values(), ids=NOT_AGAIN)
+def test_lint_ignores_the_next_epoch(lint_is_clean, changes):
+    lint_is_clean(_changed(changes), "CKP016")

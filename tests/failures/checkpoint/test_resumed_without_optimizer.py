@@ -503,6 +503,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--resume", default="")
 parser.add_argument("--resume_epoch", type=int, default=0)
 args = parser.parse_args()
+assert not args.resume_epoch or args.resume
 x, y = torch.randn(64, 6), torch.randn(64, 1)
 
 def step(model, optimizer):

@@ -141,3 +141,45 @@ def test_lint_reports_the_second_network(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "CKP017")
+
+
+AGENT = """
+import torch
+from torch import nn
+
+class Agent:
+    def __init__(self):
+        self.actor = nn.Linear(4, 2)
+        self.critic_1 = nn.Linear(4, 1)
+        self.critic_2 = nn.Linear(4, 1)
+        self.optimizer = torch.optim.Adam([*self.critic_1.parameters(), *self.critic_2.parameters()])
+
+    def save(self, path):
+        torch.save(self.actor.state_dict(), path + "actor.pt")
+        torch.save(self.critic_1.state_dict(), path + "critic_1.pt")
+"""
+MARKED = AGENT.replace('"critic_1.pt")', '"critic_1.pt")  # <- CKP017')
+FORGOTTEN = {
+    "states": MARKED,
+    "a method of the network": MARKED.replace("torch.save(self.critic_1.state_dict(), path", "self.critic_1.save(path"),
+    "letters": MARKED.replace("critic_1", "critic_A").replace("critic_2", "critic_B"),
+    "a dictionary": MARKED.replace("self.critic_1.state_dict(),", '{"critic": self.critic_1.state_dict()},'),
+}
+SAVED_APART = {
+    "both": AGENT + '        torch.save(self.critic_2.state_dict(), path + "critic_2.pt")\n',
+    "only the actor": AGENT[: AGENT.rindex("        torch.save")],
+    "a target": AGENT.replace("critic_2", "critic_1_target"),
+    "all attributes": AGENT + "        torch.save(self.__dict__, path)\n",
+    "not trained": AGENT.replace(", *self.critic_2.parameters()", ""),
+    "another kind": AGENT.replace("self.critic_2 = nn.Linear(4, 1)", "self.critic_2 = Lookup(4)"),
+}
+
+
+@pytest.mark.parametrize("script", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_lint_reports_a_network_that_is_not_saved(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", SAVED_APART.values(), ids=SAVED_APART)
+def test_lint_ignores_networks_that_need_not_be_saved(lint_is_clean, script):
+    lint_is_clean(script, "CKP017")

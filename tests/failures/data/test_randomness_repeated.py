@@ -299,6 +299,20 @@ class Init:
 init = Init(3)
 """,
 }
+CONSTANT_SEEDS |= {
+    "the first word of the state": """
+def init(worker_id):
+    np.random.seed(np.random.get_state()[1][0] + worker_id)  # <- DAT005
+""",
+    "the first word in a variable": """
+def init(worker_id):
+    base = np.random.get_state()[1][0]
+    np.random.seed(base + worker_id)  # <- DAT005
+""",
+    "the first word in a lambda": """
+init = lambda number: np.random.seed(int(np.random.get_state()[1][0]) + number)  # <- DAT005
+""",
+}
 CHANGING_SEEDS = {
     "PyTorch's seed": """
 def init(worker_id):
@@ -318,6 +332,16 @@ def init(worker_id):
 epoch = 0
 def init(worker_id):
     np.random.seed(100 * epoch + worker_id)
+""",
+    "the first word and the epoch": """
+epoch = 0
+def init(worker_id):
+    np.random.seed(np.random.get_state()[1][0] + epoch + worker_id)
+""",
+    "the first word, printed": """
+def init(worker_id):
+    np.random.seed(torch.initial_seed() % 2**32)
+    print(np.random.get_state()[1][0])
 """,
     "another generator": """
 def init(worker_id):

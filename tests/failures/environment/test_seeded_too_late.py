@@ -123,3 +123,99 @@ def test_lint_reports_the_seed(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "ENV012")
+
+
+IMPORTS = """
+import random
+import numpy as np
+import torch
+from torch import nn
+"""
+UPDATES = """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(16, 4)).pow(2).mean().backward()
+    optimizer.step()
+"""
+NEVER_CALLED = {
+    "a function": """
+def set_seed(seed=42):  # <- ENV012
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+""",
+    "a method": """
+class Trainer:
+    def fix_seed(self):  # <- ENV012
+        torch.manual_seed(self.config["seed"])
+        torch.backends.cudnn.deterministic = True
+""",
+    "a function that nothing calls but its own kind": """
+def make_reproducible(value):  # <- ENV012
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(value)
+    torch.manual_seed(value)
+""",
+}
+MENTIONED = {
+    "called": "def set_seed(seed):\n    torch.manual_seed(seed)\nset_seed(3)\n",
+    "passed on": "def set_seed(seed):\n    torch.manual_seed(seed)\nprepare(set_seed)\n",
+    "another seed": "def set_seed(seed):\n    torch.manual_seed(seed)\ntorch.manual_seed(1)\n",
+    "a seed of numpy": "def set_seed(seed):\n    torch.manual_seed(seed)\nnp.random.seed(1)\n",
+    "a library sets it": "def set_seed(seed):\n    torch.manual_seed(seed)\nlightning.seed_everything(3)\n",
+    "for workers": "def seed_worker(number):\n    torch.manual_seed(number)\n",
+    "a fixture": "@pytest.fixture\ndef seeded():\n    torch.manual_seed(0)\n",
+    "exported": "__all__ = ['set_seed']\ndef set_seed(seed):\n    torch.manual_seed(seed)\n",
+    "no seed of PyTorch": "def seed_list(seed):\n    return [seed, seed + 1]\n",
+}
+
+
+@pytest.mark.parametrize("script", NEVER_CALLED.values(), ids=NEVER_CALLED)
+def test_lint_reports_a_function_that_nothing_calls(lint_reports, script):
+    lint_reports(IMPORTS + script + UPDATES)
+
+
+@pytest.mark.parametrize("script", MENTIONED.values(), ids=MENTIONED)
+def test_lint_ignores_other_functions(lint_is_clean, script):
+    lint_is_clean(IMPORTS + script + UPDATES, "ENV012")
+
+
+def test_lint_ignores_files_that_do_not_train(lint_is_clean):
+    lint_is_clean(IMPORTS + NEVER_CALLED["a function"].replace("  # <- ENV012", ""), "ENV012")
+
+
+BACKENDS = "import torch.backends.cudnn as cudnn\nfrom torch import backends\n"
+UNKNOWN_SETTINGS = (
+    "torch.backends.cudnn.determinstic = True",
+    "cudnn.benchmarks = True",
+    "torch.cuda.cudnn_enabled = False",
+    "backends.cudnn.enable = False",
+    "torch.deterministic = True",
+    "torch.manual_seed = 42",
+    "np.random.seed = 1",
+    "random.seed = 3",
+)
+KNOWN_SETTINGS = (
+    "torch.backends.cudnn.deterministic = True",
+    "cudnn.benchmark = False",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.backends.cudnn.allow_tf32 = False",
+    "torch.set_seed = torch.manual_seed",
+    "torch.traced = True\nif torch.traced:\n    print(1)",
+    "model.deterministic = True",
+    "torch._dynamo.config.suppress_errors = True",
+    "torch.manual_seed(42)",
+    "torch.cuda.is_available = lambda: False",
+)
+
+
+@pytest.mark.parametrize("line", UNKNOWN_SETTINGS)
+def test_lint_reports_settings_that_do_not_exist(lint_reports, line):
+    lint_reports(f"{IMPORTS}{BACKENDS}{line}  # <- ENV012\n{UPDATES}")
+
+
+@pytest.mark.parametrize("line", KNOWN_SETTINGS)
+def test_lint_ignores_settings(lint_is_clean, line):
+    lint_is_clean(f"{IMPORTS}{BACKENDS}{line}\ntorch.manual_seed(3)\n{UPDATES}", "ENV012")

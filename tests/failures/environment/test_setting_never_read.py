@@ -26,7 +26,7 @@ FAULTY = {
     + "parser.add_argument('--seed', type=int, default=0)  # <- ENV008\nargs = parser.parse_args()"
     + LOOP,
     "a function for the seed that nothing calls": PARSER
-    + "def set_seed(value):\n    torch.manual_seed(value)\n    random.seed(value)\n"
+    + "def set_seed(value):  # <- ENV012\n    torch.manual_seed(value)\n    random.seed(value)\n"
     + "parser.add_argument('--random-seed', type=int)  # <- ENV008\nargs = parser.parse_args()"
     + LOOP,
     "a function with the name of a method": IMPORTS
@@ -246,9 +246,55 @@ def test_lint_ignores_correct_programs(lint_is_clean, script):
 
 
 def test_a_setting_without_a_place_is_a_note(lint_reports):
-    script = PARSER + "parser.add_argument('--warmup', type=int)  # <- ENV008\nargs = parser.parse_args()" + LOOP
-    (found,) = lint_reports(script)
+    (found,) = lint_reports(IMPORTS + "WARMUP_STEPS = 100  # <- ENV008" + FIXED)
     assert found.severity == "note"
+
+
+OPTIONS = {
+    "an option of any name": "parser.add_argument('--resume', default='')  # <- ENV008\nargs = parser.parse_args()",
+    "saved in a checkpoint": "parser.add_argument('--augment', action='store_true')  # <- ENV008\n"
+    "args = parser.parse_args()\ncheckpoint = {'args': args, 'epoch': 3}\ntorch.save(checkpoint, 'last.pt')",
+    "a method of its name": "parser.add_argument('--seed', type=int)  # <- ENV008\nargs = parser.parse_args()\n"
+    "def set_seed(value):\n    np.random.seed(value)",
+    "of an object": "class Opt:\n    def parse(self):\n        parser.add_argument('--mixup')  # <- ENV008\n"
+    "        return parser.parse_args()\nargs = Opt().parse()",
+    "copied to an attribute": "parser.add_argument('--beta', type=float)  # <- ENV008\nargs = parser.parse_args()\n"
+    "class Trainer:\n    def __init__(self, args):\n        self.beta = args.beta\n        print('beta', self.beta)\n"
+    "Trainer(args)",
+    "a parser that parses nothing": "options = argparse.ArgumentParser()  # <- ENV008\n"
+    "options.add_argument('--lr', type=float)\nargs = torch.load('args.pt')",
+}
+READ_OPTIONS = {
+    "copied to an attribute that is read": "parser.add_argument('--beta', type=float)\nargs = parser.parse_args()\n"
+    "class Trainer:\n    def __init__(self, args):\n        self.beta = args.beta\n    def loss(self, x):\n"
+    "        return self.beta * x\nTrainer(args)",
+    "copied to another object": "parser.add_argument('--beta', type=float)\nargs = parser.parse_args()\n"
+    "class Trainer:\n    def __init__(self, args):\n        self.model.beta = args.beta\nTrainer(args)",
+    "a launcher passes it": "parser.add_argument('--local-rank', type=int)\nargs = parser.parse_args()",
+    "kept for old commands": "parser.add_argument('--fp16', help='Deprecated, use --amp.')\nargs = parser.parse_args()",
+    "without an effect on training": "parser.add_argument('--exp_name')\nargs = parser.parse_args()",
+    "read from a checkpoint": "parser.add_argument('--mixup')\nargs = parser.parse_args()\n"
+    "torch.save({'args': args}, 'last.pt')\nold = torch.load('last.pt')['args']\nprint(old.mixup)",
+    "given to a library": "import library\nparser.add_argument('--mixup')\nargs = parser.parse_args()\n"
+    "state = {'run': library.Run(args)}",
+    "a namespace that is copied": "parser.add_argument('--mixup')\nargs = parser.parse_args()\n"
+    "state = {**vars(args)}\nprint(state['mixup'])",
+    "a parser that another function parses": "options = argparse.ArgumentParser()\n"
+    "options.add_argument('--mixup')\nargs = library.parse(options)",
+}
+
+
+@pytest.mark.parametrize("script", OPTIONS.values(), ids=OPTIONS)
+def test_an_option_that_nothing_reads_is_a_warning(lint_reports, script):
+    head = PARSER if script.startswith(("parser", "class")) else PARSER.partition("parser =")[0]
+    (found,) = lint_reports(head + script + LOOP)
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize("script", READ_OPTIONS.values(), ids=READ_OPTIONS)
+def test_options_that_may_be_read(lint_is_clean, script):
+    head = PARSER if script.startswith(("parser", "import")) else PARSER.partition("parser =")[0]
+    lint_is_clean(head + script + LOOP, "ENV008")
 
 
 def test_a_loop_that_trains_nothing_is_no_place(lint_reports):
@@ -304,13 +350,43 @@ for (x,) in torch.utils.data.DataLoader(data, batch_size=16):
     ],
 )
 def test_a_field_that_another_file_reads_is_read(tmp_path, other, codes):
+    assert _codes(tmp_path, {**CONFIGURED, "other.py": other}) == codes
+
+
+SHARED = {
+    "options.py": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--crop", type=int)
+args = parser.parse_args()
+""",
+    "train.py": CONFIGURED["train.py"]
+    .replace("from config import Config, extra_config", "import options")
+    .replace("model, config = nn.Linear(4, 1), Config()", "model = nn.Linear(4, 1)\nconfig = options.args"),
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "codes"),
+    [
+        ("import options\nprint(options.args.crop)\n", set()),
+        ("def crop(x, opt):\n    return x[: opt.crop]\n", set()),
+        ("import argparse\nargs = argparse.ArgumentParser().parse_args()\nprint(args.crop)\n", {"ENV008"}),
+    ],
+)
+def test_an_option_that_another_program_reads_is_read(tmp_path, other, codes):
+    assert _codes(tmp_path, {**SHARED, "other.py": other}) == codes
+
+
+def _codes(tmp_path, files):
     from trueloop.analysis.project import Project
     from trueloop.failures.load import catalogue
     from trueloop.lint.check_file import ActiveRule
     from trueloop.lint.check_tree import LintJob, lint_files
     from trueloop.lint.files import read_text
 
-    for name, text in {**CONFIGURED, "other.py": other}.items():
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     paths = sorted(tmp_path.glob("*.py"))
     entry = catalogue()["ENV008"]
@@ -319,7 +395,7 @@ def test_a_field_that_another_file_reads_is_read(tmp_path, other, codes):
         [ActiveRule(entry.failure, entry.slug, entry.failure.rule)], project=Project(map(str, paths), read_text)
     )
     found = [each for linted in lint_files(paths, job, jobs=1) for each in linted.result.findings]
-    assert {each.code for each in found if each.severity != "note"} == codes
+    return {each.code for each in found if each.severity != "note"}
 
 
 DROPPED_HEAD = (

@@ -4,13 +4,15 @@ import ast
 import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from itertools import permutations
+from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.metric_names import metric_name, name_words
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 
 _SAVING: Final = frozenset(("save", "deepcopy", "state_dict", "save_checkpoint", "save_model", "save_pretrained"))
+_MAY_SAVE: Final = re.compile(r"(?i)save|checkpoint|copy|state_dict|store|export|dump|snapshot")
 _LARGEST: Final = frozenset(("inf", "Inf", "infty", "maxsize", "Infinity"))
 LARGE: Final = 999.0  # an initial value that no loss is expected to exceed
 MIRRORED: Final = {ast.Lt: "<", ast.LtE: "<", ast.Gt: ">", ast.GtE: ">"}
@@ -34,6 +36,15 @@ class BestCheck(NamedTuple):
     """Whether the body assigns the best value."""
 
 
+class BestFlag(NamedTuple):
+    """A variable that tells whether a new value is better than the best one so far."""
+
+    name: str
+    best: ast.expr
+    value: ast.expr | None
+    """The new value; None if a branch sets the variable."""
+
+
 def best_checks(source: SourceFile) -> Iterator[BestCheck]:
     """Yield each comparison with a variable that is called the best, whose body stores the new best value or saves."""
     for node in source.nodes_of(ast.If):
@@ -41,14 +52,51 @@ def best_checks(source: SourceFile) -> Iterator[BestCheck]:
             if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and _sign(test.ops[0])):
                 continue
             sign, left, right = _sign(test.ops[0]), test.left, test.comparators[0]
-            if _is_best(left) and not _is_best(right):
+            if is_best(left) and not is_best(right):
                 sign, left, right = "<" if sign == ">" else ">", right, left
-            if not _is_best(right) or _is_best(left) or isinstance(left, ast.Constant):
+            if not is_best(right) or is_best(left) or isinstance(left, ast.Constant):
                 continue
             stored = [each for each, _ in stores_in(node.body)]
             updates = any(is_same(each, right) for each in stored)
-            if updates or any(map(_is_best, stored)) or saves_model(node.body):
+            if updates or any(map(is_best, stored)) or saves_model(node.body):
                 yield BestCheck(node, left, right, sign, updates)
+
+
+def best_flags(source: SourceFile) -> Iterator[BestFlag]:
+    """Yield each variable that gets True, or the result of a comparison, if the best value is beaten."""
+    for statement in source.nodes_of(ast.Assign):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=flag)], value=ast.Constant(value=True)):
+                stored = [target for target, _ in stores_in(source.block(statement)) if is_best(target)]
+                around = source.parents.get(id(statement))
+                stored = [each for each in stored if "best" not in flag or last_name(each) != flag]
+                if stored and isinstance(around, ast.If):
+                    yield BestFlag(flag, stored[0], None)
+            case ast.Assign(targets=[ast.Name(id=flag)], value=value):
+                tests = [each for each in nodes_in(value, ast.Compare) if type(each.ops[0]) in MIRRORED]
+                sides = [pair for e in tests for pair in permutations((e.left, e.comparators[0])) if is_best(pair[0])]
+                for best, new in sides if not isinstance(value, ast.Call | ast.IfExp) else ():
+                    yield BestFlag(flag, best, new)
+            case _:
+                pass
+
+
+def saving_uses(source: SourceFile, flag: str) -> Iterator[Any]:
+    """Yield each statement that saves if a variable is True, as ``save(state, is_best)`` does."""
+    for name in source.nodes_of(ast.Name):
+        if name.id != flag or not isinstance(name.ctx, ast.Load):
+            continue
+        statement: Any = source.statement_of(name)
+        if isinstance(statement, ast.If) and encloses(statement.test, name):
+            if any(may_save(each) for part in statement.body for each in nodes_in(part, ast.Call)):
+                yield statement
+        elif any(may_save(each) for each in nodes_in(statement, ast.Call)):
+            yield statement
+
+
+def may_save(call: ast.Call) -> bool:
+    """Return True for a call that, by its name, saves something or copies it."""
+    return _MAY_SAVE.search(last_name(call.func)) is not None
 
 
 def is_same(one: ast.expr, other: ast.expr) -> bool:
@@ -137,7 +185,8 @@ def _sign(operator: ast.cmpop) -> str:
     return next((sign for kind, sign in MIRRORED.items() if isinstance(operator, kind)), "")
 
 
-def _is_best(node: ast.expr) -> bool:
+def is_best(node: ast.expr) -> bool:
+    """Return True for a variable, attribute or item that is called the best."""
     return "best" in name_words(metric_name(node)) and not isinstance(node, ast.Call)
 
 

@@ -1,11 +1,12 @@
-"""A resumed run reads the epoch from its checkpoint, but begins to count at 0 again.
+"""A resumed run reads the epoch from its checkpoint, but begins at 0 again, or with the epoch that was finished.
 
 What you see
     A run that was stopped in epoch 80 of 100 trains 100 further epochs. Checkpoints and logs of the first part are
-    overwritten, and schedules that depend on the epoch start again.
+    overwritten, and schedules that depend on the epoch start again. Or each restart trains one epoch twice.
 
 Why it happens
-    The epoch was saved and read, but the loop is still ``for epoch in range(epochs)``.
+    The epoch was saved and read, but the loop is still ``for epoch in range(epochs)``. Or the number of the epoch that
+    has just ended is saved, and the loop goes on at this number instead of the next one.
 
 Fix
     Begin the loop at the epoch that was read:
@@ -16,11 +17,13 @@ Fix
 When this is fine
     - A model that was trained elsewhere is fine-tuned, and its epoch is only printed.
     - The epoch is used in another way: to skip batches, or as ``last_epoch`` of a scheduler.
+    - The checkpoint is saved before the epoch is trained, or within it.
 
 How it is detected
     Only the linter finds it: a variable called ``start_epoch`` or the like that gets ``checkpoint["epoch"]`` and that
     nothing reads apart from messages, in a program that loads an optimizer's state and trains in a loop over ``range``
-    with a single argument.
+    with a single argument. It also reports a saved dictionary with the number of the epoch itself, at the end of the
+    epoch, if the loop begins at the item with the same key.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -34,6 +37,8 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
+from trueloop.analysis.queries.resumed_loops import resumed_loops
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -46,6 +51,46 @@ _OUTPUT: Final = frozenset(("print", "info", "debug", "warning", "log", "write",
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each epoch of a checkpoint that is never used, or that is trained again."""
+    yield from _repeated_epochs(source)
+    yield from _unused_epochs(source)
+
+
+def _repeated_epochs(source: SourceFile) -> Iterator[Hit]:
+    """Yield each number of a finished epoch in a checkpoint, at which the loop begins when the run is resumed."""
+    for loop, start, _ in resumed_loops(source):
+        read = next(
+            (each for each in origins(source, start) if isinstance(each, ast.Subscript) and _key_of(each)), None
+        )
+        if read is None or not isinstance(loop, ast.For):
+            continue
+        for each in nodes_in(loop, ast.Dict):
+            items = {ast.unparse(key): value for key, value in zip(each.keys, each.values, strict=True) if key}
+            saved = items.get(ast.unparse(read.slice))
+            if saved is not None and ast.unparse(saved) == ast.unparse(loop.target) and _is_at_end(source, loop, each):
+                yield Hit(
+                    message=f"`{ast.unparse(saved)}` has ended when it is saved, and a resumed run begins at it: the "
+                    "epoch is trained twice. Save or load the number of the next one.",
+                    node=saved,
+                    related=((read, "read here"), (start, "training goes on here")),
+                )
+                break
+
+
+def _is_at_end(source: SourceFile, loop: ast.For, node: ast.AST) -> bool:
+    """Return True for a node in a loop over epochs that comes after the loop over batches, or a call that trains."""
+    around = list(enclosing_nodes(source, node))
+    inner = around[: around.index(loop)] if loop in around else [loop]
+    if any(isinstance(each, ast.For | ast.While) for each in inner):
+        return False
+    own = next((number for number, each in enumerate(loop.body) if encloses(each, node)), 0)
+    before = loop.body[:own]
+    called = [each for part in before for each in nodes_in(part, ast.Call)]
+    names = [last_name(each.func) for each in called if each.args or isinstance(each.func, ast.Name)]
+    return any("train" in each for each in names) or any(last_name(each.func) == "backward" for each in called)
+
+
+def _unused_epochs(source: SourceFile) -> Iterator[Hit]:
     """Yield each epoch that is read from a checkpoint and never used."""
     loops = [each for each in source.nodes_of(ast.For) if _counts_from_zero(source, each)]
     loads = [each for each in source.all_calls if last_name(each.func) == "load_state_dict"]
@@ -146,7 +191,7 @@ train(epochs=6)
 
 FAILURE = Failure(
     code="CKP016",
-    title="The epoch of a resumed run is never used",
+    title="A resumed run begins at a wrong epoch",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"range(epochs)": "range(start_epoch, epochs)"}),

@@ -1,4 +1,4 @@
-"""Two networks that are trained apart are loaded from one file, or saved to it, so that one of them is lost.
+"""Two networks that are trained apart share one file, or only one of them is saved, so that the other is lost.
 
 What you see
     After loading, the two critics of an agent, or the two generators of a CycleGAN, are identical. The minimum of the
@@ -6,7 +6,7 @@ What you see
 
 Why it happens
     The line was copied, and only the name of the network was changed, not that of the file. Both networks have the same
-    layers, so the weights fit.
+    layers, so the weights fit. Or the second network was added later, but not to the method that saves.
 
 Fix
     Give each network a file, or a key, of its own:
@@ -23,7 +23,8 @@ How it is detected
     Only the linter finds it, from the source code: two networks whose names differ only in a number or letter at the
     end, or in the order of their letters, such as ``critic1`` and ``critic2`` or ``G_AB`` and ``G_BA``. One function
     saves both to the same path, or loads both from the same path, which the program writes for one of them only. Or the
-    states of any two networks are saved one after the other to the same path.
+    states of any two networks are saved one after the other to the same path. It also reports a method of a class that
+    saves one of two networks, which the class creates alike and whose names differ only in the end, and not the other.
 
 References
     PyTorch tutorial "Saving & Loading Multiple Models in One File",
@@ -41,6 +42,7 @@ from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOADS: Final = frozenset(("load", "load_weights", "load_model", "load_checkpoint", "load_state_dict"))
+_STATES: Final = frozenset(("save", "save_weights", "save_model", "save_checkpoint", "state_dict"))
 _SAVES: Final = frozenset(("save", "save_weights", "save_model", "save_checkpoint"))
 _INDEX: Final = re.compile(r"_?(\d+|(?<=_)[A-Za-z]|one|two|first|second|[AB])$")
 _LIBRARIES: Final = frozenset(("torch", "np", "numpy", "pickle", "joblib", "json", "os", "plt", "image"))
@@ -63,6 +65,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the second of two networks that are saved to one file, or loaded from it."""
     saves = [each for call in source.all_calls if (each := _save(call)) is not None]
     loads = [each for call in source.all_calls if (each := _load(call)) is not None] if saves else []
+    yield from _forgotten(source)
     for accesses, verb in ((saves, "saved to"), (loads, "loaded from")):
         for first, second in _twins(source, accesses):
             if accesses is loads and not _has_own_file(saves, first, second):
@@ -72,6 +75,49 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=second.call,
                 related=((first.call, "the other network"),),
             )
+
+
+def _forgotten(source: SourceFile) -> Iterator[Hit]:
+    """Yield each call that saves a network of a class in a method that does not name its twin."""
+    for method in source.nodes_of(ast.FunctionDef):
+        owner = source.parents.get(id(method))
+        if not isinstance(owner, ast.ClassDef) or not method.name.startswith("save"):
+            continue
+        created = dict(_created(owner))
+        used = {each.attr for each in nodes_in(method, ast.Attribute)}
+        for call in nodes_in(method, ast.Call):
+            saved = getattr(call.func, "value", None)
+            name = last_name(saved)
+            if last_name(call.func) not in _STATES or not _is_own(saved) or name not in created or "__dict__" in used:
+                continue
+            twins = [each for each, kind in created.items() if kind == created[name] and _are_twins(name, each)]
+            lost = next((each for each in twins if each not in used and _trains(owner, each)), None)
+            if lost is not None:
+                yield Hit(
+                    message=f"`{method.name}` saves `self.{name}`, but not `self.{lost}`, which is trained too.",
+                    node=call,
+                    related=((method, "the method that saves"),),
+                )
+
+
+def _created(owner: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield the attributes for which the methods of a class create an object, with the called function or class."""
+    for each in nodes_in(owner, ast.Assign):
+        match each:
+            case ast.Assign(targets=[ast.Attribute(attr=name) as target], value=ast.Call(func=func)) if _is_own(target):
+                yield name, ast.unparse(func)
+            case _:
+                pass
+
+
+def _trains(owner: ast.ClassDef, name: str) -> bool:
+    """Return True if a class passes the parameters of a network on, or calls the network and then a method of it."""
+    uses = [each.attr for each in nodes_in(owner, ast.Attribute) if last_name(each.value) == name]
+    return "parameters" in uses or any(each in ("update", "optimizer", "train_step", "learn") for each in uses)
+
+
+def _is_own(node: Any) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _twins(source: SourceFile, accesses: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
@@ -203,7 +249,7 @@ critics.load()
 
 FAILURE = Failure(
     code="CKP017",
-    title="Two networks share one file",
+    title="One of two networks is lost in the files",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(

@@ -29,10 +29,9 @@ When this is fine
 How it is detected
     Only the linter finds it: a call of ``add_argument`` with ``type=bool``, or with ``action="store_true"`` and the
     default True, or ``bool`` of an item of ``sys.argv`` or, where the text "False" or "0" is the default, of a
-    variable of the environment. An option is a note, and a warning if the program itself passes a text such as "False"
-    for the flag, or if the default is True and the program reads the flag, and nothing else sets it. It also reports a
-    condition that joins a comparison and a text, number or class with ``or`` or ``and``, and a comparison with
-    ``("a" or "b")``, which is ``"a"``.
+    variable of the environment. ``store_true`` is reported if the program reads the flag, and nothing else sets it. It
+    also reports a condition that joins a comparison and a text, number or class with ``or`` or ``and``, and a
+    comparison with ``("a" or "b")``, which is ``"a"``.
 
 References
     Python, "argparse", on type, https://docs.python.org/3/library/argparse.html#type
@@ -77,7 +76,6 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     '"False": bool("False") is True.',
                     node=call,
                     fix=None if passes_false or not _is_plain(call) else _flag(source, each),
-                    severity=None if passes_false or is_stuck else Severity.NOTE,
                 )
 
 

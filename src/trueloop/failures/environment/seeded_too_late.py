@@ -1,4 +1,4 @@
-"""The seed is set after the model was created, or only for the GPU, so the first weights differ in every run.
+"""The seed is set after the model was created, only for the GPU or not at all, so the first weights differ in each run.
 
 What you see
     Two runs with the same seed give different curves, although the data comes in the same order.
@@ -6,6 +6,9 @@ What you see
 Why it happens
     The first weights are drawn when a model is created, from the random numbers of the CPU, even if it moves to a GPU
     later. ``torch.manual_seed`` has no effect on what was drawn before, and ``torch.cuda.manual_seed`` none on the CPU.
+    A function such as ``set_seed`` that was copied from another program has none if nothing calls it. Python lets a
+    program add any attribute to a module, so ``torch.backends.cudnn.determinstic = True`` and ``torch.manual_seed = 0``
+    raise no error.
 
 Fix
     Set the seed first, for all devices:
@@ -17,11 +20,15 @@ When this is fine
     - The seed is set twice: once for the weights, and once for the order of the data.
     - The weights are loaded, so that those of the constructor do not matter.
     - The seed is set after the training, to sample or to evaluate.
+    - The function for the seed is for the workers of a DataLoader, or other programs import it.
 
 How it is detected
     Only the linter finds it: in a program that trains, the only call that sets a seed, with a value that is called a
     seed, follows the creation of a model in the same block, and the training follows it. It also reports
-    ``torch.cuda.manual_seed`` if nothing else sets a seed, or only in the other arm of the condition.
+    ``torch.cuda.manual_seed`` if nothing else sets a seed, or only in the other arm of the condition, and a function
+    that sets the seed of PyTorch and has "seed" in its name, if no file of the project mentions it and nothing else in
+    the program sets a seed. It also reports a number, True or False that is assigned to an attribute of ``torch``,
+    ``torch.cuda``, ``torch.backends`` or ``torch.backends.cudnn`` that is no setting, or to a function ``seed``.
 
 References
     PyTorch, "Reproducibility", https://docs.pytorch.org/docs/stable/notes/randomness.html
@@ -35,6 +42,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import default_of, in_other_arm
+from trueloop.analysis.queries.seeding import sets_a_seed
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -42,6 +50,15 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _OWN: Final = re.compile(
     r"(set|fix|init|seed)\w*_(random_?)?(seeds?|everything|all)|seed_all|setup_seed", re.IGNORECASE
 )
+_CUDNN: Final = ("enabled", "benchmark", "benchmark_limit", "deterministic", "allow_tf32", "fp32_precision")
+_SETTINGS: Final = {
+    "torch": (),
+    "torch.cuda": (),
+    "torch.backends": ("fp32_precision",),
+    "torch.backends.cudnn": _CUDNN,
+}
+"""Module -> the attributes that a program may set."""
+_SEEDING: Final = re.compile(r"(?i)seed|determinis|reproduc")
 _CUDA: Final = ("cuda.manual_seed", "cuda.manual_seed_all")
 _TRAINING: Final = re.compile(r"^(train(?!er|ing)|fit|run|backward|learn|optimi[sz]e$)", re.IGNORECASE)
 _LOADING: Final = re.compile(r"load_state_dict|from_pretrained|load_weights|load_from_checkpoint")
@@ -52,6 +69,8 @@ _MAX_DEPTH: Final = 3
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the only seed of a program if it comes too late, and a seed that only the GPU gets."""
     seeds = [each for each in source.all_calls if _sets_seed(each)]
+    yield from _never_called(source, seeds)
+    yield from _unknown_settings(source)
     on_cuda = [each for each in seeds if dotted_name(each.func).endswith(_CUDA)]
     others = [each for each in seeds if all(each is not one for one in on_cuda)]
     if on_cuda and all(in_other_arm(source, on_cuda[0], each) for each in others):
@@ -70,6 +89,41 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 "weights, which are not seeded.",
                 node=others[0],
                 related=((model, "created here"),),
+            )
+
+
+def _never_called(source: SourceFile, seeds: list[ast.Call]) -> Iterator[Hit]:
+    """Yield each function for the seed that nothing calls, in a program in which nothing else sets a seed."""
+    functions = {id(each): each for each in (function_of(source, seed) for seed in seeds)}
+    for function in functions.values():
+        name = getattr(function, "name", "")
+        if not _SEEDING.search(name) or "worker" in name or function.decorator_list or sets_a_seed(source):
+            continue
+        texts = [each.value for each in source.nodes_of(ast.Constant)]
+        names = [last_name(each) for each in source.nodes_of(ast.Name, ast.Attribute)]
+        trains = "backward" in definitions(source).calls
+        if trains and name not in [*texts, *names] and not source.is_in_other_file(name):
+            yield Hit(
+                message=f"`{name}` is never called, and nothing else sets a seed: each run has other random numbers.",
+                node=function,
+            )
+
+
+def _unknown_settings(source: SourceFile) -> Iterator[Hit]:
+    """Yield each assignment to a setting of PyTorch that does not exist, or to a function that should be called."""
+    for statement in source.nodes_of(ast.Assign):
+        target: Any = statement.targets[0]
+        value = getattr(statement.value, "value", None)
+        module = source.qualified_name(target.value) if isinstance(target, ast.Attribute) else ""
+        if not isinstance(value, int | float) or not (module in _SETTINGS or module.endswith("random")):
+            continue
+        known = target.attr in _SETTINGS[module] if module in _SETTINGS else target.attr != "seed"
+        uses = [] if known else definitions(source).attributes[target.attr]
+        if uses and not any(isinstance(e.ctx, ast.Load) and source.qualified_name(e.value) == module for e in uses):
+            yield Hit(
+                message=f"`{ast.unparse(statement)}` has no effect: {module} has no such setting. If it is a function, "
+                "call it.",
+                node=statement,
             )
 
 
@@ -127,7 +181,7 @@ def _creates_model(source: SourceFile, call: ast.Call, depth: int = _MAX_DEPTH) 
     return any(_creates_model(source, each, depth - 1) for each in called)
 
 
-RULE = Rule(required_words=("torch", "seed", r".backward(|.fit(|.train(|train("), find=find)
+RULE = Rule(required_words=("torch", "seed|backends|torch.cuda.", r".backward(|.fit(|.train(|train("), find=find)
 
 BAD = """
 import argparse
@@ -151,10 +205,10 @@ _CREATION = "model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))\
 
 FAILURE = Failure(
     code="ENV012",
-    title="The seed is set after the model was created",
+    title="A seed, or a setting for equal runs, has no effect",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {f"{_CREATION}torch.manual_seed(args.seed)\n": f"torch.manual_seed(args.seed)\n{_CREATION}"}),
-    fix="Call torch.manual_seed before anything that draws random numbers.",
+    fix="Call torch.manual_seed, or the function that does, before anything that draws random numbers.",
     rule=RULE,
 )

@@ -36,7 +36,8 @@ How it is detected
     reports a constant seed in ``__getitem__``, and a ``worker_init_fn`` of a training loader that seeds the generator
     of the augmentation with a constant and the worker's number, since workers are started again in each epoch; this is
     a note if the loader shuffles, because then another sample gets the same numbers. A seed without the worker's
-    number, which makes all workers draw the same numbers, is a warning in any case.
+    number, which makes all workers draw the same numbers, is a warning in any case. It also reports the idiom
+    ``numpy.random.seed(numpy.random.get_state()[1][0] + worker_id)``, whose first part is the same in every worker.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -54,7 +55,7 @@ from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import dotted_name, nodes_in
-from trueloop.failures.data.randomness_repeated.constant_worker_seed import DRAWS, find_constant_seeds
+from trueloop.failures.data.randomness_repeated.constant_worker_seed import DRAWS, find_constant_seeds, find_first_words
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardStarted, LoaderExhausted, LoaderStarted, Ref, SeedSet
 from trueloop.tracing.trackers.copied_generators import CopiedGenerator, GeneratorsCopied
@@ -145,6 +146,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from _seeds_of_samples(source)
     yield from _copies(source)
     yield from find_constant_seeds(source)
+    yield from find_first_words(source)
 
 
 def _seeds_of_samples(source: SourceFile) -> Iterator[Hit]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import computed_from, known_integer, origins, parameters_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -28,6 +29,7 @@ _CHANGING: Final = re.compile(
     r"epoch|initial_seed|get_worker_info|\binfo\b|time|urandom|secrets|get_state|step|iteration|round|getpid|base_seed"
 )
 """Parts of an expression that may have another value in each epoch."""
+_FIRST_WORD: Final = re.compile(r"get_state\(\)\[1\]\[0\]")
 _RANDOM_TRANSFORMS: Final = re.compile(
     r"\bRandom[A-Z]\w+\(|ColorJitter\(|GaussianBlur\(|AutoAugment|RandAugment|TrivialAugment"
 )
@@ -77,6 +79,27 @@ def _ignores_worker(source: SourceFile, seed: ast.Call, initialise: ast.expr) ->
     free = [each for each in names[max(bound_by_position, 0) :] if each not in bound]
     used = {each.id for each in computed_from(source, seed.args[0]) if isinstance(each, ast.Name)}
     return bool(free) and free[0] not in used
+
+
+def find_first_words(source: SourceFile) -> Iterator[Hit]:
+    """Yield each seed of a worker that is the first word of NumPy's state, which is the same in every new worker.
+
+    PyTorch has seeded NumPy from several numbers before, and this word is then a constant. In older versions it is a
+    copy from the main process, where it hardly changes either.
+    """
+    given = [e.value for call in source.all_calls for e in call.keywords if e.arg == "worker_init_fn"]
+    functions = [function for each in given for function in _functions(source, each)]
+    for call in definitions(source).calls.get("seed", []):
+        is_named = "worker" in getattr(function_of(source, call), "name", "")
+        is_worker = is_named or any(encloses(each, call) for each in functions)
+        values = [each for part in call.args for each in computed_from(source, part)] if is_worker else []
+        is_first = any(isinstance(e, ast.Subscript) and _FIRST_WORD.search(ast.unparse(e)) for e in values)
+        if is_first and not any(_CHANGING.search(last_name(each).replace("get_state", "")) for each in values):
+            yield Hit(
+                message=f"`{ast.unparse(call)}` gives a worker the same seed in every epoch: the first word of the "
+                "state of NumPy is the same in all new workers. Compute the seed from `torch.initial_seed()`.",
+                node=call,
+            )
 
 
 def _is_trained(source: SourceFile, loader: ast.Call, options: dict[str | None, ast.expr]) -> bool:

@@ -22,10 +22,11 @@ How it is detected
     Only the linter finds it: an option of ``argparse`` or ``click``, a field of a configuration class, a key of a
     configuration dictionary, a constant or a parameter of a function whose name is that of a hyper-parameter, in a
     program that trains, and nothing reads it. Printing or saving the whole configuration is no use. It is a warning if
-    the code that should take the setting has another number or relies on its default, or if it is an option for a seed
-    and the program sets none, and a note otherwise. It is also a warning if callers pass a parameter of any name that a
-    function never reads, and the only call in the function that has a parameter of this name relies on its default; or
-    a flag such as ``evaluation`` or ``deterministic`` that a policy never reads although it adds noise to its actions.
+    the code that should take the setting has another number or relies on its default, and for an option of
+    ``argparse`` of nearly any name, and a note otherwise. A parser with options that nothing parses is a warning. It is
+    also a warning if callers pass a parameter of any name that a function never reads, and the only call in the
+    function that has a parameter of this name relies on its default; or a flag such as ``evaluation`` or
+    ``deterministic`` that a policy never reads although it adds noise to its actions.
 
 References
     Python, "argparse", the Namespace object, https://docs.python.org/3/library/argparse.html#the-namespace-object
@@ -35,11 +36,12 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.seeding import sets_a_seed
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.failures.environment.setting_never_read.dropped_arguments import dropped_arguments
 from trueloop.failures.environment.setting_never_read.ignored_flags import ignored_flags
-from trueloop.failures.environment.setting_never_read.places import own_value, sets_a_seed
-from trueloop.failures.environment.setting_never_read.settings import Setting, unread_settings
+from trueloop.failures.environment.setting_never_read.places import own_value
+from trueloop.failures.environment.setting_never_read.settings import Setting, unparsed_parsers, unread_settings
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 
@@ -48,6 +50,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if any(isinstance(each.func, ast.Attribute) and each.func.attr == "backward" for each in source.all_calls):
         hits = [hit for setting in unread_settings(source) for hit in _judge(source, setting)]
         yield from hits
+        for each in unparsed_parsers(source):
+            yield Hit(
+                message=f"`{ast.unparse(each.targets[0])}` gets options, but `parse_args` is never called, so "
+                "they have no effect.",
+                node=each,
+            )
         known = [each.node for each in hits]
         for dropped in dropped_arguments(source):
             if all(each is not dropped.parameter for each in known):
@@ -72,19 +80,21 @@ def _judge(source: SourceFile, setting: Setting) -> Iterator[Hit]:
         return
     because = "so it has no effect" if place is None else place.text
     is_equal = place is not None and place.is_equal and not setting.is_option
-    is_unseeded = place is None and setting.kind == "seed" and setting.is_option and not sets_a_seed(source)
-    if is_unseeded:
+    is_lost = place is None and setting.is_option
+    if is_lost and setting.kind == "seed" and not sets_a_seed(source):
         because = "and nothing sets a seed, so each run has other random numbers"
     yield Hit(
         message=f"`{setting.shown}` is never read{', ' if place is None else ': '}{because}.",
         node=setting.node,
         related=() if place is None else ((place.node, "has a value of its own"),),
-        severity=Severity.NOTE if is_equal or (place is None and not is_unseeded) else None,
+        severity=Severity.NOTE if is_equal or (place is None and not is_lost) else None,
     )
 
 
 _WORDS: Final = "lr|rate|decay|momentum|drop|batch|bs|epochs|clip|norm|warm|seed|smooth|patience|hidden|layers"
-RULE = Rule(required_words=(".backward(", f"{_WORDS}|{_WORDS.upper()}|mask|lambda|temp|scale|weight"), find=find)
+RULE = Rule(
+    required_words=(".backward(", f"{_WORDS}|{_WORDS.upper()}|mask|lambda|temp|scale|weight|add_argument("), find=find
+)
 
 BAD = """
 import argparse

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import assigned_value
-from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
@@ -14,7 +13,6 @@ from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.environment.setting_never_read.settings import Setting, kind_of
 
-_SEEDING: Final = re.compile(r"seed|determinis|reproduc|random_?state|^default_rng$|^Generator$", re.IGNORECASE)
 _STATES: Final = re.compile(r"state|hidden", re.IGNORECASE)
 _WITHOUT_MOMENTUM: Final = ("SGD", "RMSprop")
 _ARGUMENTS: Final = {
@@ -57,18 +55,6 @@ def own_value(source: SourceFile, setting: Setting) -> Place | None:
             is_equal = is_zero if number is None else default is not None and ast.dump(number) == ast.dump(default)
             found = Place(node, text, is_equal)
     return None if setting.kind == "lr" and sets_in_groups(source.tree, "lr") else found
-
-
-def sets_a_seed(source: SourceFile) -> bool:
-    """Return True if a program may set a seed: in code outside of functions, or in a function that it mentions."""
-    mentioned = {last_name(each) for each in source.nodes_of(ast.Name, ast.Attribute)}
-    for call in source.all_calls:
-        is_seeding = _SEEDING.search(last_name(call.func)) is not None
-        is_seeded = any(_SEEDING.search(each.arg or "") for each in call.keywords)
-        function = function_of(source, call)
-        if (is_seeding or is_seeded) and getattr(function, "name", "") in {"", "__init__", *mentioned}:
-            return True
-    return False
 
 
 def _is_number(node: ast.expr | None) -> bool:

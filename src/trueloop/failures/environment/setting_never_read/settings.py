@@ -10,6 +10,7 @@ from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.queries.command_line_options import PARSING
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -33,6 +34,18 @@ _KINDS: Final = {
     "weight": r"(\w+_)?(alpha|beta|lambda|coef|coeff|temperature|tau|margin)|(lambda|alpha|beta)_\w+|\w*loss_weight",
 }
 _NAMES: Final = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KINDS.items()}
+_HARMLESS: Final = re.compile(
+    r"_.*|\w*(rank|world|node|[cg]pu|worker|thread|device|cuda|host|port|addr|url|print|verb|debug|log|version|help)\w*|"
+    r"\w*(comment|note|prefix)\w*|"
+    r"(dist|ddp|kernel|jupyter|wandb|slurm|aws|azure)\w*|f|\w*(name|desc|tag|author|project|entity|title)|mode|config|yes",
+    re.IGNORECASE,
+)
+"""Options without which the program trains the same, or which a launcher passes."""
+_KEPT: Final = re.compile(
+    r"deprecat|un-?used|not (yet )?(used|implemented|supported)|ignor|obsolete|legacy|dummy|compat|reserved|todo|"
+    r"no effect",
+    re.IGNORECASE,
+)
 _CONFIG: Final = re.compile(r"conf|cfg|arg|param|opt|setting|hyper|^hps?$", re.IGNORECASE)
 _OBJECTS: Final = frozenset((
     "SimpleNamespace", "Namespace", "dict", "EasyDict", "edict", "AttrDict", "DotDict", "Munch", "Box",
@@ -82,14 +95,26 @@ def unread_settings(source: SourceFile) -> Iterator[Setting]:
         chosen = [each for each in settings if each.kind]
         reads = _reads(source, objects) if chosen and objects else None
         unread = [each for each in chosen if reads is not None and each.name not in reads]
-        yield from (each for each in unread if each.is_option or not _is_read_elsewhere(source, each))
+        yield from (each for each in unread if not _is_read_elsewhere(source, each))
     if called.isdisjoint(_ALL_NAMES - {"vars", "eval"}):
         yield from _unread_constants(source)
         yield from _unread_parameters(source)
 
 
 def _is_read_elsewhere(source: SourceFile, setting: Setting) -> bool:
-    """Return True if a file that the program does not run may read a field, or the variable that holds an item."""
+    """Return True if a file that the program does not run may read a field, or the variable that holds an item.
+
+    A file that parses its own command line reads an option only if it names the file of the option.
+    """
+    if setting.is_option:
+        path = source.module_of(setting.node.lineno).path.replace("\\", "/")
+        own = re.compile(rf"\b{re.escape(path.rpartition('/')[2].removesuffix('.py'))}\b")
+        read = re.compile(rf"[.'\"]{re.escape(setting.name)}\b(?!\()")
+
+        def may_read(text: str) -> bool:
+            return read.search(text) is not None and ("parse_args(" not in text or own.search(text) is not None)
+
+        return source.is_in_other_file(may_read)
     return any(source.is_in_other_file(f".{each}") for each in (setting.name, setting.holder) if each)
 
 
@@ -123,7 +148,14 @@ def _options(calls: Iterable[ast.Call]) -> Iterator[Setting]:
         name = dest.value if isinstance(dest, ast.Constant) else flag.lstrip("-").replace("-", "_")
         hidden = "SUPPRESS" in ast.unparse(keywords["help"]) if "help" in keywords else False
         if isinstance(name, str) and not hidden:
-            yield Setting(call, kind_of(name), name, flag, keywords.get("default"), is_option=True)
+            kind = kind_of(name) or ("" if _is_harmless(name, call) else "option")
+            yield Setting(call, kind, name, flag, keywords.get("default"), is_option=True)
+
+
+def _is_harmless(name: str, call: ast.Call) -> bool:
+    """Return True for an option that does not change what is trained, or that the program keeps for others."""
+    is_text = any(each.arg == "help" and _KEPT.search(ast.unparse(each.value)) for each in call.keywords)
+    return is_text or not name or _HARMLESS.fullmatch(name) is not None
 
 
 def _fields(definition: ast.ClassDef) -> Iterator[Setting]:
@@ -183,7 +215,9 @@ def _reads(source: SourceFile, objects: list[ast.expr]) -> set[str] | None:
         if isinstance(each.ctx, ast.Load)
         and not (isinstance(each.value, ast.Name) and each.value.id in ("self", "cls") and _is_plain(source, each))
         and not source.qualified_name(each).startswith("torch.")
+        and not (each.attr == "seed" and getattr(source.parents.get(id(each)), "func", None) is each)
     }
+    found -= {each for each in found if _is_only_copied(source, each)}
     for each in source.nodes_of(ast.Subscript):
         if isinstance(each.slice, ast.Constant) and isinstance(each.ctx, ast.Load):
             found |= {str(each.slice.value)} if not _RECORDS.search(last_name(each.value)) else set()
@@ -201,11 +235,54 @@ def _reads(source: SourceFile, objects: list[ast.expr]) -> set[str] | None:
         names = {each for each in passed if isinstance(each, str)} - seen
         seen |= names
         mentions = [e for e in loads if last_name(e) in names and not _is_variadic(source, e)] if names else []
+        mentions = [each for each in mentions if not _is_trial(source, each)]
         for each in (*mentions, *(each for each in passed if not isinstance(each, str))):
             if id(each) not in seen:
                 seen.add(id(each))
                 queue.append(each)
     return found
+
+
+def _is_only_copied(source: SourceFile, name: str) -> bool:
+    """Return True for ``self.beta = args.beta`` if this, and perhaps a message, is all that reads ``beta``."""
+    copies = 0
+    for each in definitions(source).attributes.get(name, []):
+        match source.parents.get(id(each)):
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr) as target], value=value) if (
+                attr == name
+            ):
+                copies += value is each
+                if value is not each and target is not each:
+                    return False
+            case _:
+                if not _is_shown(source, each):
+                    return False
+    texts = [each for each in source.nodes_of(ast.Constant) if each.value == name] if copies else []
+    return copies > 0 and all(_is_shown(source, each) for each in texts) and not source.is_in_other_file(f".{name}")
+
+
+def _is_trial(source: SourceFile, node: Any) -> bool:
+    """Return True for code that an imported file only runs when it is started itself."""
+    if source.module_of(node.lineno) is source.modules[0]:
+        return False
+    around = [each.test for each in enclosing_nodes(source, node) if isinstance(each, ast.If)]
+    return any("__name__" in ast.unparse(each) for each in around)
+
+
+def unparsed_parsers(source: SourceFile) -> Iterator[ast.Assign]:
+    """Yield each parser of a script that gets options, and that nothing asks for their values."""
+    calls = definitions(source).calls
+    if any(each in calls for each in PARSING):
+        return
+    for statement in source.nodes_of(ast.Assign):
+        name = last_name(statement.targets[0])
+        if not isinstance(statement.value, ast.Call) or last_name(statement.value.func) != "ArgumentParser":
+            continue
+        uses = [e for e in source.nodes_of(ast.Name) if e.id == name and isinstance(e.ctx, ast.Load)]
+        owners = [source.parents.get(id(each)) for each in uses]
+        is_plain = all(isinstance(each, ast.Attribute) and each.attr == "add_argument" for each in owners)
+        if uses and is_plain and not source.is_in_other_file("parse_"):
+            yield statement
 
 
 def _is_plain(source: SourceFile, attribute: ast.AST) -> bool:
@@ -239,6 +316,9 @@ def _passed_on(source: SourceFile, node: Any, found: set[str]) -> list[Any] | No
             passed = list(definitions(source).calls.get(name, [])) if name in definitions(source).functions else None
         case ast.IfExp() | ast.BoolOp():
             passed = [parent]
+        case ast.Dict(keys=keys, values=values):
+            key = keys[next(number for number, each in enumerate(values) if each is node)] if node in values else None
+            passed = _kept_under(source, key)
         case ast.Attribute():
             passed = [] if _is_item(source, parent, found) or _is_shown(source, parent) else None
         case ast.Subscript(slice=key):
@@ -248,6 +328,14 @@ def _passed_on(source: SourceFile, node: Any, found: set[str]) -> list[Any] | No
         case _:
             passed = [] if _is_shown(source, node) else _argument(source, node, parent, found)
     return passed
+
+
+def _kept_under(source: SourceFile, key: ast.expr | None) -> list[Any] | None:
+    """Return the expressions that read what a dictionary, such as a checkpoint, has under a key; None if unknown."""
+    if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+        return None
+    reads = [each for each in source.nodes_of(ast.Subscript) if getattr(each.slice, "value", None) == key.value]
+    return [each for each in reads if isinstance(each.ctx, ast.Load)]
 
 
 def _is_item(source: SourceFile, attribute: ast.Attribute, found: set[str]) -> bool:
