@@ -248,6 +248,10 @@ backbone.requires_grad = False  # T
 head.requires_grad = True  # T
 """
     + CHAINED,
+    "a weight of an unknown model, misspelled": """
+model = load_model("gan.pt")
+model.embedding.weight.require_grad = False  # T
+""",
     "of a module, misspelled": """
 head.require_grad = False  # T
 """

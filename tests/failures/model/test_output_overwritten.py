@@ -130,3 +130,91 @@ def test_lint_reports_the_lost_output(lint_reports, script):
 def test_lint_accepts_correct_models(lint_is_clean, body):
     lines = "".join(f"        {line}\n" for line in body.strip().splitlines())
     lint_is_clean(SCRIPT.replace("{body}", lines), "MDL019")
+
+
+FAULTY_STATES = {
+    "a decoder": """
+def decode(decoder, token, decoder_hidden, max_length):
+    outputs = []
+    for t in range(max_length):
+        out, hidden = decoder(token, decoder_hidden)  # <- MDL019
+        token = out.argmax(dim=1)
+        outputs.append(out)
+    return outputs
+""",
+    "in another arm": """
+class Seq2seq(nn.Module):
+    def forward(self, token, hidden, memory, steps):
+        logits = []
+        for t in range(steps):
+            if self.use_attention:
+                out, hidden, weights = self.decoder(token, hidden, memory)
+            else:
+                out, new_hidden = self.decoder.forward(input=token, hidden=hidden)  # <- MDL019
+            token = out.argmax(-1)
+            logits.append(out)
+        return logits
+""",
+    "a cell": """
+def unroll(cell, x, state):
+    found = []
+    for i in range(x.size(1)):
+        out, next_state = cell(x[:, i], state)  # <- MDL019
+        found.append(out)
+    return found
+""",
+    "while": """
+def sample(rnn, token, h, length):
+    found = []
+    while len(found) < length:
+        out, hn = rnn(token, h)  # <- MDL019
+        token = out.argmax(-1)
+        found.append(token)
+    return found
+""",
+}
+CORRECT_STATES = {
+    "passed on": FAULTY_STATES["a decoder"].replace("out, hidden =", "out, decoder_hidden ="),
+    "assigned later": FAULTY_STATES["a cell"].replace(
+        "        found.append", "        state = next_state\n        found.append"
+    ),
+    "read later": FAULTY_STATES["a decoder"].replace("return outputs", "return outputs, hidden"),
+    "batches": """
+def predict(model, x, hidden, n_batches):
+    found = []
+    for i in range(n_batches):
+        out, new_hidden = model(x[i], hidden)
+        found.append(out)
+    return found
+""",
+    "training": """
+def train(model, x, y, hidden, optimizer, steps):
+    for i in range(steps):
+        out, new_hidden = model(x[i], hidden)
+        loss = ((out - y[i]) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "the first state": FAULTY_STATES["a cell"].replace("state)", "initial_state)"),
+    "ignored on purpose": FAULTY_STATES["a cell"].replace("out, next_state", "out, _"),
+    "the same input": """
+def score(cell, x, state, steps):
+    found = []
+    for i in range(steps):
+        out, next_state = cell(x, state)
+        found.append(out)
+    return found
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY_STATES.values(), ids=FAULTY_STATES)
+def test_lint_reports_lost_states(lint_reports, script):
+    lint_reports("import torch\nfrom torch import nn\n" + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_STATES.values(), ids=CORRECT_STATES)
+def test_lint_accepts_states_that_are_passed_on(lint_is_clean, script):
+    script = script.replace("  # <- MDL019", "")
+    lint_is_clean("import torch\nfrom torch import nn\n" + script, "MDL019")

@@ -27,6 +27,13 @@ def act(mu, log_std):
     return mu + log_std.exp() * torch.rand(4)  # <- MDL029
 """,
 }
+FAULTY["methods"] = """
+class VAE:
+    def reparameterize(self, mu, logvar):
+        std = logvar.mul(0.5).exp_()
+        eps = torch.rand(std.size())  # <- MDL029
+        return eps.mul(std).add_(mu)
+"""
 CORRECT = {
     "normal noise": """
 def sample(mu, logvar):

@@ -8,6 +8,7 @@ from typing import Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.possible_values import default_of
+from trueloop.analysis.queries.reparameterisations import operands
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name
 
@@ -38,17 +39,12 @@ def _deviations(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
 
 
 def _factors_of_noise(source: SourceFile, product: ast.expr) -> Iterator[ast.expr]:
-    match product:
-        case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            pairs = [(left, right), (right, left)]
-        case ast.Call(func=ast.Attribute(attr="mul", value=left), args=[right]):
-            pairs = [(left, right), (right, left)]
-        case _:
-            return
-    yield from (factor for factor, other in pairs if _is_noise(source, other))
+    for left, right in operands(product, ast.Mult, ("mul", "mul_")):
+        yield from (factor for factor, other in ((left, right), (right, left)) if is_noise(source, other))
 
 
-def _is_noise(source: SourceFile, node: ast.expr) -> bool:
+def is_noise(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a call or variable whose name, or the name of a call whose result it holds, says normal noise."""
     called = last_name(node.func) if isinstance(node, ast.Call) else last_name(node)
     return bool(_NOISE.search(called)) or any(
         isinstance(each, ast.Call) and _NOISE.search(last_name(each.func)) for each in stored_values(source, node)

@@ -35,9 +35,9 @@ def weighted_sums(loop: ast.AST) -> Iterator[WeightedSum]:
     for node in nodes_in(loop, ast.Assign, ast.Call):
         match node:
             case ast.Assign(targets=[target], value=ast.BinOp() as value):
-                yield from _of_sum(node, target, value)
+                yield from sums_into(node, target, value)
             case ast.Call(func=ast.Attribute(value=target, attr="copy_"), args=[ast.BinOp() as value, *_]):
-                yield from _of_sum(node, target, value)
+                yield from sums_into(node, target, value)
             case ast.Call(
                 func=ast.Attribute(
                     value=ast.Call(func=ast.Attribute(value=target, attr="mul_"), args=[weight]), attr="add_"
@@ -50,7 +50,7 @@ def weighted_sums(loop: ast.AST) -> Iterator[WeightedSum]:
                 pass
 
 
-def _of_sum(node: ast.AST, target: ast.expr, value: ast.BinOp) -> Iterator[WeightedSum]:
+def sums_into(node: ast.AST, target: ast.expr, value: ast.BinOp) -> Iterator[WeightedSum]:
     """Yield the update if a value is ``a * x + b * y``, where one of x and y is the target and b is 1 - a."""
     products = (value.left, value.right)
     if not isinstance(value.op, ast.Add) or not all(_is_product(each) for each in products):

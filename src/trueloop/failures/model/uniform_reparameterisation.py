@@ -27,59 +27,26 @@ References
 """
 
 import ast
-import re
 from collections.abc import Iterator
-from typing import Final
 
-from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.reparameterisations import drawn_by, reparameterisations
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, nodes_in
+from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity, changed
-
-_MEAN: Final = re.compile(r"(^|_)(mu|mus|mean|means|loc|z_mean|m)($|_)", re.IGNORECASE)
-_SPREAD: Final = re.compile(r"std|sigma|logvar|log_var|logsigma|(^|_)(lv|scale|sd)($|_)", re.IGNORECASE)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each call that draws uniform noise for a reparameterization."""
-    for node in source.nodes_of(ast.BinOp):
-        if not isinstance(node.op, ast.Add):
-            continue
-        for mean, product in ((node.left, node.right), (node.right, node.left)):
-            if not _MEAN.search(last_name(mean)) or not isinstance(product, ast.BinOp):  # type: ignore[arg-type]
-                continue
-            for noise, spread in ((product.left, product.right), (product.right, product.left)):
-                call = _uniform(source, noise)
-                if isinstance(product.op, ast.Mult) and call is not None and _is_spread(spread):
-                    yield Hit(
-                        message=f"`{ast.unparse(call)}` draws uniform numbers from 0 to 1, but a reparameterization "
-                        "needs normal noise.",
-                        node=call,
-                        related=((node, "used here"),) if call.lineno != node.lineno else (),
-                        fix=_normal(source, call),
-                    )
-
-
-def _uniform(source: SourceFile, node: ast.expr) -> ast.Call | None:
-    """Return the call of ``rand`` or ``rand_like`` that makes a value; None if there is none."""
-    if isinstance(node, ast.Name):
-        values = assigned_in(function_of(source, node), node.id)
-        if len(values) != 1:
-            return None
-        node = values[0]
-    while (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("to", "cuda", "type_as")
-    ):
-        node = node.func.value
-    is_drawn = isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.rand", "torch.rand_like")
-    return node if is_drawn else None  # type: ignore[return-value]
-
-
-def _is_spread(node: ast.expr) -> bool:
-    names = [last_name(each) for each in nodes_in(node, ast.Name, ast.Attribute)]
-    return any(_SPREAD.search(each) for each in names) or "exp" in names
+    for node, _, _, noise in reparameterisations(source):
+        call = drawn_by(source, noise)
+        if call is not None and ast.unparse(call.func) in ("torch.rand", "torch.rand_like"):
+            yield Hit(
+                message=f"`{ast.unparse(call)}` draws uniform numbers from 0 to 1, but a reparameterization "
+                "needs normal noise.",
+                node=call,
+                related=((node, "used here"),) if call.lineno != node.lineno else (),
+                fix=_normal(source, call),
+            )
 
 
 def _normal(source: SourceFile, call: ast.Call) -> Fix:

@@ -104,3 +104,49 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(script)
+
+
+HEAD_OF_AVERAGED = """
+import torch
+from torch.optim.swa_utils import AveragedModel
+"""
+FAULTY_FUNCTIONS = {
+    "a lambda": """
+decay = 0.999
+avg_fn = lambda average, weight, number: (1 - decay) * average + decay * weight  # <- OPT010
+ema = AveragedModel(model, avg_fn=avg_fn)
+""",
+    "a function": """
+def mix(averaged, current, num_averaged):
+    return averaged * 0.01 + current * 0.99  # <- OPT010
+ema = AveragedModel(model, "cpu", mix)
+""",
+    "a config": """
+def build(model, config):
+    ema_decay = config["EMA_DECAY"]
+    mix = lambda a, m, n: (1 - ema_decay) * a + ema_decay * m  # <- OPT010
+    return AveragedModel(model, avg_fn=mix)
+""",
+    "in the call": """
+ema = AveragedModel(model, avg_fn=lambda a, m, n: 0.001 * a + 0.999 * m)  # <- OPT010
+""",
+}
+CORRECT_FUNCTIONS = {
+    "the usual way": "ema = AveragedModel(model, avg_fn=lambda a, m, n: 0.999 * a + 0.001 * m)\n",
+    "as in the documentation": "ema = AveragedModel(model, avg_fn=lambda a, m, n: 0.1 * a + 0.9 * m)\n",
+    "an equal mean": "ema = AveragedModel(model)\n",
+    "a share of the new weights": """
+tau = 0.01
+ema = AveragedModel(model, avg_fn=lambda a, m, n: (1 - tau) * a + tau * m)
+""",
+}
+
+
+@pytest.mark.parametrize("script", FAULTY_FUNCTIONS.values(), ids=FAULTY_FUNCTIONS)
+def test_lint_reports_averaging_functions(lint_reports, script):
+    lint_reports(HEAD_OF_AVERAGED + "model = torch.nn.Linear(4, 1)\n" + script)
+
+
+@pytest.mark.parametrize("script", CORRECT_FUNCTIONS.values(), ids=CORRECT_FUNCTIONS)
+def test_lint_accepts_averaging_functions(lint_is_clean, script):
+    lint_is_clean(HEAD_OF_AVERAGED + "model = torch.nn.Linear(4, 1)\n" + script, "OPT010")

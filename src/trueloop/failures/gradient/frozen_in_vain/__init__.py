@@ -35,9 +35,10 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trueloop.analysis.abstract_value import SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -47,6 +48,9 @@ from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.gradient.frozen_in_vain.attribute_readers import MISSPELLINGS, REQUIRES_GRAD, may_be_read
 from trueloop.tracing.events import Event, Ref, Refs, StepTaken
+
+_PARAMETER: Final = re.compile(r"\.(weight|bias)$|(^|_)param(eter)?s?$")
+"""Parameters of a model that is created elsewhere."""
 
 
 class FreezeAttribute(NamedTuple):
@@ -132,13 +136,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
         owner = assignment.subject.kind
         if assignment.kind is OpKind.SET_ATTRIBUTE and target.attr in MISSPELLINGS:
             is_candidate = owner in (ValueKind.PARAMETERS, ValueKind.MODEL, ValueKind.TENSOR)
+            is_parameter = bool(_PARAMETER.search(dotted_name(target.value)))
+            is_candidate |= owner is ValueKind.UNKNOWN and is_parameter
             if is_candidate and not may_be_read(source.tree, target.attr, of_modules=owner is ValueKind.MODEL):
                 yield Hit(
                     message=f"`{ast.unparse(target)}` has no effect: PyTorch does not read this attribute, only "
                     "`requires_grad`.",
                     node=target,
                     fix=_freeze_correctly(source, assignment, owner is ValueKind.MODEL),
-                    severity=Severity.NOTE if owner is ValueKind.TENSOR else None,  # most tensors train nothing
+                    # most other tensors train nothing
+                    severity=Severity.NOTE if owner is ValueKind.TENSOR and not is_parameter else None,
                 )
         elif (
             assignment.kind is OpKind.SET_REQUIRES_GRAD

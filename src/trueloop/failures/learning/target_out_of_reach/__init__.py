@@ -30,6 +30,9 @@ How it is detected
     deviation. It reports a softmax over one value, a cross-entropy over one class, and a softmax over classes if 20 %
     or more of the samples have several of them. It does not read targets on a GPU.
 
+    The linter reports such a loss between the output of a sigmoid, tanh or ReLU and values that the program divides by
+    their standard deviation, or the input of the model, if images get a ``Normalize`` beyond the range.
+
 References
     torch.nn.Sigmoid, https://docs.pytorch.org/docs/stable/generated/torch.nn.Sigmoid.html
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -43,6 +46,7 @@ from typing import TYPE_CHECKING
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.learning.target_out_of_reach.standardised_targets import RULE
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import LossGraphRead, MeasuredLoss, WatchEnded
 
@@ -176,6 +180,7 @@ from torch import nn
 torch.manual_seed(0)
 x = torch.randn(512, 4)
 y = 20 + 5 * x[:, :1]
+y = (y - y.mean()) / y.std()
 model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1), nn.Sigmoid())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for step in range(200):
@@ -191,8 +196,9 @@ FAILURE = Failure(
     title="Last layer cannot produce the targets",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {", nn.Sigmoid())": ")", "y = 20 + 5 * x[:, :1]": "y = 5 * x[:, :1]"}),
+    good=changed(BAD, {", nn.Sigmoid())": ")"}),
     fix="Remove the last activation, or scale the targets to its range.",
+    rule=RULE,
     detector=Detector,
     inject=replacement_injector(Piece.CRITERION, "criterion = nn.CrossEntropyLoss()", SIGMOID_OF_MASKS),
 )

@@ -23,7 +23,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: in a method of a module, the result of a layer with weights is
     assigned to a variable, and the next statement of the same block that mentions the variable assigns it without
-    reading it, or no later code of the method reads it.
+    reading it, or no later code of the method reads it. Also a loop over the steps of a sequence that binds the new
+    hidden state to a name that nothing reads, and passes on the old one: ``out, hidden = decoder(x, decoder_hidden)``.
 
 References
     torch.nn.Module, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -41,10 +42,12 @@ from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.model.output_overwritten.lost_states import lost_states
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a layer's output that nothing reads."""
+    yield from lost_states(source)
     if any(getattr(each.func, "attr", "").endswith("_hook") for each in source.all_calls):
         return
     seen = set[int]()
@@ -121,7 +124,7 @@ def _use_result(source: SourceFile, call: Op, end: Any, name: str) -> Fix | None
     return Fix((source.text.replace(reads[0], name),), safe=False, description=f"Pass `{name}` to the next layer")
 
 
-RULE = Rule(required_words=("def forward", "self."), find=find)
+RULE = Rule(required_words=("def forward|range(|while ", "self.|hidden|state|, h)|, h,"), find=find)
 
 BAD = """
 import torch

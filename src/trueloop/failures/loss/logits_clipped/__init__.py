@@ -22,7 +22,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a cross-entropy or a binary cross-entropy with logits whose input is the direct
     result of a ReLU, ReLU6 or tanh, in 3 backward passes; reshaping in between does not matter. The linter reports
-    such an activation directly before the loss, or at the end of a model.
+    such an activation directly before the loss, or at the end of a model. It also reports a ReLU whose result is the
+    mean of a reparameterization, ``mu + std * eps``, in a program with a KL divergence: such a mean is never negative.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -40,6 +41,7 @@ from trueloop.analysis.queries.activations import RELU, VIEWS, remove_activation
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.loss.logits_clipped.latent_means import latent_means
 from trueloop.tracing.events import BackwardLosses
 
 LOSSES: Final = frozenset((
@@ -88,7 +90,8 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the losses that take logits and get the result of a ReLU or tanh."""
+    """Yield the losses that take logits and get the result of a ReLU or tanh, and the ReLUs on means of a VAE."""
+    yield from latent_means(source)
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
@@ -107,7 +110,8 @@ def _message(loss: str, activation: str) -> str:
 
 
 RULE = Rule(
-    required_words=("elu(|eLU|elu6|ReLU6|tanh(|Tanh", "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss"), find=find
+    required_words=("elu(|eLU|elu6|ReLU6|tanh(|Tanh", "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss|kl|KL"),
+    find=find,
 )
 
 
