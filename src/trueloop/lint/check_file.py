@@ -22,11 +22,14 @@ _TRAINING_CODE: Final = tuple(
             r"optim(?<!\woptim)\b", r"ptimizer(?<=[Oo]ptimizer)", r"\.backward\(", r"oader(?<=[Ll]oader)\b",
             r"epoch(?<!\wepoch)s?\b", r"nn(?<!\wnn)\.[A-Z]\w+\(", r"class \w+\([^)]*Module\b", "train_test_split",
             "random_split", r"fit(?<!\wfit)\w*\(", r"train(?<!\wtrain)\w*\(", r"load_state_dict\(",
+            r"manual_seed\(", r"env\.(?:reset|step)\(",
         ),
     )
 )  # fmt: skip
-"""Code that trains, evaluates, loads or builds a model, or prepares data for it. Patterns that start with a fixed text
-are searched ten times as fast as one pattern with alternatives."""
+"""Code that trains, evaluates, loads or builds a model, acts in an environment, or prepares data.
+
+Patterns that start with a fixed text are searched ten times as fast as one pattern with alternatives.
+"""
 
 
 class ActiveRule(NamedTuple):

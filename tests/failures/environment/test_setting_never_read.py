@@ -491,3 +491,115 @@ def test_lint_reports_parameters_that_are_not_passed_on(lint_reports, script):
 @pytest.mark.parametrize("script", NOT_DROPPED.values(), ids=NOT_DROPPED)
 def test_lint_accepts_parameters_that_are_passed_on_or_not_taken(lint_is_clean, script):
     lint_is_clean(script, "ENV008")
+
+
+SWALLOWED = {
+    "a shorter name": """
+class Engine:
+    def __init__(self, net, lr=0.1, **kwargs):
+        self.net, self.lr = net, lr
+        self.criterion = nn.CrossEntropyLoss(weight=kwargs.get("weight"))  # <- ENV008
+        self.log_every = kwargs.get("log_every", 10)
+    def fit(self, x, y):
+        self.criterion(self.net(x), y).backward()
+Engine(net, lr=0.2, class_weights=weights, log_every=3).fit(x, y)
+""",
+    "the same setting by another name, through an attribute": """
+class Engine:
+    def __init__(self, net, **options):
+        self.net, self.options = net, options
+    def fit(self, x):
+        optimizer = torch.optim.SGD(self.net.parameters(), lr=self.options.get("learning_rate", 0.1))  # <- ENV008
+        for _ in range(self.options["rounds"]):
+            optimizer.zero_grad()
+            self.net(x).mean().backward()
+            optimizer.step()
+Engine(net, lr=0.5, rounds=3).fit(x)
+""",
+    "a method": """
+class Runner:
+    def run(self, net, **kw):
+        loss(net, kw.get("weight")).backward()  # <- ENV008
+runner = Runner()
+runner.run(net, weights=w)
+""",
+    "a plural": """
+def run(net, **kw):
+    mask = kw.pop("masks", None)  # <- ENV008
+    loss(net, mask, bins=kw.get("bins")).backward()
+run(net, mask=m, bins=4)
+""",
+    "a hyper-parameter": """
+def run(net, **kw):
+    optimizer = torch.optim.SGD(net.parameters(), lr=kw["lr"])  # <- ENV008
+    net(x).mean().backward()
+    optimizer.step()
+run(net, lr=0.1, weight_decay=0.01)
+""",
+}
+NOT_SWALLOWED = {
+    "passed on": """
+def run(net, **kw):
+    rounds = kw.pop("rounds", 3)
+    fit(net, rounds, **kw)
+    net(x).mean().backward()
+run(net, lr=0.1, round=2)
+""",
+    "every item is set": """
+class Engine:
+    def __init__(self, net, **kw):
+        self.weight = kw.get("weight")
+        for key, value in kw.items():
+            setattr(self, key, value)
+        net(x).mean().backward()
+Engine(net, class_weight=w)
+""",
+    "both names are read": """
+def run(net, **kw):
+    weight = kw.get("weight") or kw.get("class_weight")
+    loss(net, weight).backward()
+run(net, class_weight=w)
+""",
+    "something else that the caller passes to all": """
+def run(net, **kw):
+    loss(net, kw.get("mask")).backward()
+run(net, verbose=True)
+""",
+    "both are passed": """
+def run(net, **kw):
+    loss(net, kw.get("target_mask")).backward()
+run(net, mask=m, target_mask=t)
+""",
+    "a method of another object": """
+class Net(nn.Module):
+    def fit(self, x, **kw):
+        loss(self, x, kw.get("mask")).backward()
+classifier.fit(x, batch_size=3, masks=m)
+""",
+    "settings that a dictionary adds": """
+def run(net, **kw):
+    loss(net, kw.get("weight")).backward()
+run(net, class_weight=w, **settings)
+""",
+    "a base class": """
+class Base:
+    def __init__(self, net, **kw):
+        self.kw, self.net = kw, net
+    def weight(self):
+        return self.kw.get("weight")
+class Engine(Base):
+    def fit(self):
+        loss(self.net, self.weight(), self.kw["class_weight"]).backward()
+Engine(net, class_weight=w)
+""",
+}
+
+
+@pytest.mark.parametrize("script", SWALLOWED.values(), ids=SWALLOWED)
+def test_lint_reports_keywords_that_are_read_by_another_name(lint_reports, script):
+    lint_reports(IMPORTS + script)
+
+
+@pytest.mark.parametrize("script", NOT_SWALLOWED.values(), ids=NOT_SWALLOWED)
+def test_lint_accepts_keywords_that_are_read_or_not_meant(lint_is_clean, script):
+    lint_is_clean(IMPORTS + script)

@@ -162,3 +162,63 @@ def test_lint_reports_a_policy_compared_with_itself(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(script, "LOS031")
+
+
+AGENT = """
+import copy, torch
+from torch import nn
+from torch.distributions import Categorical
+class Agent:
+    def __init__(self):
+        self.policy = nn.Linear(4, 2)
+        self.policy_old = copy.deepcopy(self.policy)
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=0.01)
+    def act(self, state):
+        dist = Categorical(logits=self.policy_old(state))
+        return dist.sample(), dist
+    def evaluate(self, states, actions):
+        dist = Categorical(logits=%s)
+        return dist.log_prob(actions), dist.entropy()
+    def update(self, states, actions, old_logprobs, advantages):
+        for _ in range(4):
+            logprobs, entropy = self.evaluate(states, actions)
+            %s
+            loss = -torch.min(ratios * advantages, torch.clamp(ratios, 0.8, 1.2) * advantages).mean()
+            loss = loss + 0.5 * (self.policy(states).sum(1) - advantages).pow(2).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        self.policy_old.load_state_dict(self.policy.state_dict())
+"""
+RATIO = "ratios = torch.exp(logprobs - old_logprobs)"
+MARKED = RATIO + "  # <- LOS031"
+OF_OLD = {
+    "in a method": AGENT % ("self.policy_old(states)", MARKED),
+    "with another name": AGENT.replace("policy_old", "old_actor") % ("self.old_actor(states)", MARKED),
+    "both in the loop": AGENT
+    % ("self.policy_old(states)", "ratios = (logprobs - old_logprobs.detach()).exp()  # <- LOS031"),
+}
+OF_NEW = {
+    "the new policy": AGENT % ("self.policy(states)", RATIO),
+    "the old side is computed again": AGENT.replace(
+        "%s\n            loss", "old = %s.detach()\n            %s\n            loss"
+    )
+    % (
+        "self.policy(states)",
+        "Categorical(logits=self.policy_old(states)).log_prob(actions)",
+        "ratios = torch.exp(logprobs - old)",
+    ),
+    "both networks": AGENT % ("self.policy(states) + 0 * self.policy_old(states)", RATIO),
+    "an old policy that is never the copy": AGENT.replace("self.policy_old.load_state_dict", "keep")
+    % ("self.policy_old(states)", RATIO),
+}
+
+
+@pytest.mark.parametrize("script", OF_OLD.values(), ids=OF_OLD)
+def test_lint_reports_new_log_probabilities_of_the_old_policy(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", OF_NEW.values(), ids=OF_NEW)
+def test_lint_accepts_other_policies(lint_is_clean, script):
+    lint_is_clean(script)

@@ -927,3 +927,50 @@ def lint_findings():
         return result.findings
 
     return check
+
+
+SIAMESE = """
+import numpy as np, torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+class Pairs(Dataset):
+    def __init__(self, rows):
+        self.rows, self.label = rows, []
+        for a, b in rows:
+            self.label.append(float(a != b))
+        self.label = torch.tensor(self.label)
+    def __getitem__(self, i):
+        a, b = self.rows[i]
+        return a, b, %s
+class ContrastiveLoss(nn.Module):
+    def forward(self, first, second, label):
+        distance = F.pairwise_distance(%s)
+        return torch.mean(label * distance.pow(2) + (1 - label) * torch.clamp(2 - distance, min=0).pow(2))  %s
+net, criterion = nn.Linear(3, 4), ContrastiveLoss()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for a, b, label in DataLoader(Pairs(rows), 8, shuffle=True):
+    optimizer.zero_grad()
+    criterion(net(a), net(b), label).backward()
+    optimizer.step()
+"""
+COLUMN_LABEL = "torch.from_numpy(np.array([int(a != b)], dtype=np.float32))"
+KEEPING = "first, second, keepdim=True"
+
+
+@pytest.mark.parametrize(("label", "arguments"), [("self.label[i]", KEEPING), (COLUMN_LABEL, "first, second")])
+def test_lint_reports_distances_and_labels_of_different_shapes(lint_findings, label: str, arguments: str):
+    assert lint_findings(SIAMESE % (label, arguments, "# <- LOS003"))
+
+
+@pytest.mark.parametrize(
+    ("label", "arguments"),
+    [
+        ("self.label[i]", "first, second"),
+        (COLUMN_LABEL, KEEPING),
+        (COLUMN_LABEL, "first.unsqueeze(1), second"),
+        ("self.unknown[i]", KEEPING),
+    ],
+)
+def test_lint_accepts_distances_and_labels_of_one_shape(lint_findings, label: str, arguments: str):
+    assert not lint_findings(SIAMESE % (label, arguments, ""))

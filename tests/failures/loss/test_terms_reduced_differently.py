@@ -98,8 +98,26 @@ def elbo(out, x, mu, sigma):
     kl = 0.5 * (mu ** 2 + sigma ** 2 - 2 * torch.log(sigma) - 1)
     return ((x - out) ** 2).mean() + torch.sum(kl)  # <- LOS013
 """,
+    "a mean next to a sum over the batch size, in a variable": """
+def loss_function(recon, x, mu, logvar):
+    n = x.size(0)
+    BCE = F.binary_cross_entropy(recon, x, reduction="sum") / n  # <- LOS013
+    KLD = -0.5 * torch.mean(1 + logvar - mu.pow(2) - logvar.exp())
+    return BCE + KLD, BCE, KLD
+""",
 }
 CORRECT = {
+    "both over the batch size, in a variable": """
+def loss_function(recon, x, mu, logvar):
+    n = x.size(0)
+    BCE = F.binary_cross_entropy(recon, x, reduction="sum") / n
+    return BCE + -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / n
+""",
+    "over another number, in a variable": """
+def loss_function(recon, x, mu, logvar):
+    n = x.numel()
+    return F.mse_loss(recon, x, reduction="sum") / n + -0.5 * torch.mean(1 + logvar - mu.pow(2) - logvar.exp())
+""",
     "both over the batch size": """
 net = nn.Conv2d(1, 4, 3)
 def terms(out, x, mu, logvar):

@@ -109,9 +109,28 @@ ADDITIVE |= {
     "a softmax over the batch, and a product of matrices": POOLING
     % """weights = F.softmax(self.score(x), dim=0)  # <- MDL020
         return self.out(torch.bmm(weights.transpose(1, 2), self.v(x)).squeeze(1))""",
+    "a softmax over the batch, with the positions first": POOLING
+    % """x = x.transpose(0, 1)
+        energy = torch.tanh(self.score(x)).squeeze(2)
+        weights = F.softmax(energy, dim=1)  # <- MDL020
+        return self.out((weights.unsqueeze(2) * self.v(x)).sum(0))""",
+    "a softmax over the batch in the second of three dimensions": POOLING
+    % """x = x.transpose(0, 1)
+        weights = torch.softmax(self.score(x), dim=1)  # <- MDL020
+        return self.out(torch.sum(weights * x, dim=0))""",
 }
 
 ADDITIVE_CORRECT = {
+    "a product of matrices over the positions": POOLING
+    % """weights = F.softmax(self.score(x).squeeze(2), dim=1)
+        return self.out(torch.bmm(weights.unsqueeze(1), self.v(x)).squeeze(1))""",
+    "features that are added up over the samples": POOLING
+    % """weights = F.softmax(self.score(x).squeeze(2), dim=1)
+        pooled = (weights.unsqueeze(2) * self.v(x)).sum(1)
+        return self.out(pooled - pooled.sum(0) / len(x))""",
+    "the mean attention to each position": POOLING
+    % """weights = F.softmax(self.score(x).squeeze(2), dim=1)
+        return self.out(self.v(x).mean(1)) + weights.sum(0)[:3] / len(x)""",
     "positions in the first dimension": POOLING
     % """x = x.transpose(0, 1)
         weights = F.softmax(self.score(x), dim=0)
@@ -315,6 +334,10 @@ class Net(nn.Module):
 
 POOLED_FINE = {
     **ADDITIVE_CORRECT,
+    "clusters that add up the samples": POOLING
+    % """assigned = F.softmax(self.v(x).mean(1), dim=1)
+        sums = (assigned.unsqueeze(2) * self.q(x).mean(1).unsqueeze(1)).sum(0)
+        return self.out(self.v(x).mean(1) + assigned @ sums)""",
     "one bag at a time": """
 class Net(Base):
     def __init__(self):

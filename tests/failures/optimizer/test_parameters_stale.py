@@ -543,3 +543,79 @@ def test_lint_reports_a_loss_through_a_copy(lint_reports, name):
 @pytest.mark.parametrize("name", COPY_READ)
 def test_lint_accepts_a_copy_that_is_used(lint_is_clean, name):
     lint_is_clean(COPY_READ[name], "OPT002")
+
+
+TRAINER = """
+import torch
+from torch import nn
+class Trainer:
+    def __init__(self, width):
+        self.width = width
+        self.model = nn.Linear(width, 1)
+        self.optimizer = self.make_optimizer()
+    def make_optimizer(self):
+        return torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def resume(self, path):
+        checkpoint = torch.load(path)
+        %s
+    def step(self, x):
+        self.optimizer.zero_grad()
+        self.model(x).pow(2).mean().backward()
+        self.optimizer.step()
+"""
+LOADS = """self.model.load_state_dict(checkpoint["model"])
+        self.optimizer.load_state_dict(checkpoint["optimizer"])"""
+RESUMED = {
+    "a new model": TRAINER % f"self.model = nn.Linear(checkpoint['width'], 1)  # <- OPT002\n        {LOADS}",
+    "the model of the file": TRAINER
+    % """self.model = checkpoint["model"]  # <- OPT002
+        self.optimizer.load_state_dict(checkpoint["optimizer"])""",
+    "in a function": """
+def main(args):
+    model = build(args)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    if args.resume:
+        checkpoint = torch.load(args.resume)
+        model = build(checkpoint["args"])  # <- OPT002
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    for x, y in loader(args):
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+""",
+}
+RESUMED_CORRECTLY = {
+    "the optimizer is built again": TRAINER
+    % f"""self.model = nn.Linear(checkpoint['width'], 1)
+        self.optimizer = self.make_optimizer()
+        {LOADS}""",
+    "only loaded": TRAINER % LOADS,
+    "moved to the device": TRAINER % f"self.model = self.model.to(checkpoint['device'])\n        {LOADS}",
+    "another model": TRAINER % f"self.average = nn.Linear(checkpoint['width'], 1)\n        {LOADS}",
+    "a model for inference": TRAINER % "self.model = torch.load(path, weights_only=False)",
+    "built after the model": """
+def main(args):
+    model = build(args)
+    if args.resume:
+        checkpoint = torch.load(args.resume)
+        model = build(checkpoint["args"])
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    if args.resume:
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    for x, y in loader(args):
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", RESUMED.values(), ids=RESUMED)
+def test_lint_reports_a_new_model_with_the_state_of_an_old_optimizer(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", RESUMED_CORRECTLY.values(), ids=RESUMED_CORRECTLY)
+def test_lint_accepts_resumed_models(lint_is_clean, script):
+    lint_is_clean(script)

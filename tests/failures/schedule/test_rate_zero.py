@@ -611,3 +611,65 @@ def test_lint_reports_a_schedule_that_ends_with_its_warm_up(lint_reports, script
 @pytest.mark.parametrize("script", NOT_ENDED.values(), ids=NOT_ENDED)
 def test_lint_accepts_schedules_that_last(lint_is_clean, script):
     lint_is_clean(ENDED_HEAD + script, "SCH004")
+
+
+HOOKED = """
+import torch
+from torch import nn
+class Decay:
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+    def %s
+class Trainer:
+    def __init__(self, model, optimizer, callbacks):
+        self.model, self.optimizer, self.callbacks = model, optimizer, callbacks
+    def fit(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            nn.functional.mse_loss(self.model(x), y).backward()
+            self.optimizer.step()
+            for each in self.callbacks:
+                each.on_batch_end(self)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.Adam(model.parameters())
+scheduler = torch.optim.lr_scheduler.%s
+Trainer(model, optimizer, [Decay(scheduler)]).fit(loader)
+"""
+IN_HOOKS = {
+    "a callback": HOOKED
+    % (
+        "on_batch_end(self, trainer):\n        self.scheduler.step()  # <- SCH004",
+        "ExponentialLR(optimizer, gamma=0.9)",
+    ),
+    "an option": HOOKED
+    % (
+        "on_train_batch_end(self, *args):\n        self.scheduler.step()  # <- SCH004",
+        "ExponentialLR(optimizer, args.gamma)",
+    )
+    + "\nparser.add_argument('--gamma', type=float, default=0.95)\n",
+    "another name": HOOKED
+    % ("after_step(self):\n        self.scheduler.step()  # <- SCH004", "ExponentialLR(optimizer, 0.5)"),
+}
+NOT_IN_HOOKS = {
+    "after each epoch": HOOKED
+    % ("on_epoch_end(self, trainer):\n        self.scheduler.step()", "ExponentialLR(optimizer, gamma=0.9)"),
+    "a slow decay": HOOKED
+    % ("on_batch_end(self, trainer):\n        self.scheduler.step()", "ExponentialLR(optimizer, gamma=0.9999)"),
+    "a schedule of steps": HOOKED
+    % ("on_batch_end(self, trainer):\n        self.scheduler.step()", "OneCycleLR(optimizer, 0.1, total_steps=900)"),
+    "at the end of an epoch": HOOKED
+    % (
+        "on_batch_end(self, trainer):\n        if trainer.is_last:\n            self.scheduler.step()",
+        "ExponentialLR(optimizer, gamma=0.9)",
+    ),
+}
+
+
+@pytest.mark.parametrize("script", IN_HOOKS.values(), ids=IN_HOOKS)
+def test_lint_reports_schedules_in_methods_for_batches(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", NOT_IN_HOOKS.values(), ids=NOT_IN_HOOKS)
+def test_lint_accepts_schedules_in_other_methods(lint_is_clean, script):
+    lint_is_clean(script)

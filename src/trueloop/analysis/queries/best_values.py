@@ -51,7 +51,7 @@ def best_checks(source: SourceFile) -> Iterator[BestCheck]:
         for test in _conditions(node.test):
             if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and _sign(test.ops[0])):
                 continue
-            sign, left, right = _sign(test.ops[0]), test.left, test.comparators[0]
+            sign, left, right = _sign(test.ops[0]), _without_margin(test.left), _without_margin(test.comparators[0])
             if is_best(left) and not is_best(right):
                 sign, left, right = "<" if sign == ">" else ">", right, left
             if not is_best(right) or is_best(left) or isinstance(left, ast.Constant):
@@ -183,6 +183,12 @@ def _conditions(test: ast.expr) -> list[ast.expr]:
 
 def _sign(operator: ast.cmpop) -> str:
     return next((sign for kind, sign in MIRRORED.items() if isinstance(operator, kind)), "")
+
+
+def _without_margin(node: ast.expr) -> ast.expr:
+    """Return the best value of ``best - margin``; any other expression unchanged."""
+    is_moved = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub) and is_best(node.left)
+    return node.left if is_moved else node  # type: ignore[attr-defined]
 
 
 def is_best(node: ast.expr) -> bool:

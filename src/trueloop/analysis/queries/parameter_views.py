@@ -1,6 +1,7 @@
 """Finds collections of a model's parameters that hold no copies: ``[p.detach() for p in model.parameters()]``."""
 
 import ast
+from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.source_file import last_name
@@ -20,8 +21,13 @@ class OwnTensors(NamedTuple):
     model: ast.expr
 
 
-def own_tensors(value: ast.expr) -> OwnTensors | None:
-    """Return a collection of a model's own tensors; None for anything else."""
+def own_tensors(value: ast.expr, more_views: Container[str] = ()) -> OwnTensors | None:
+    """Return a collection of a model's own tensors; None for anything else.
+
+    Args:
+        value: the list or dictionary.
+        more_views: further methods of a tensor that do not copy it, as ``cpu`` in a program that only uses the CPU.
+    """
     collected = value
     while isinstance(value, ast.Call) and last_name(value.func) in _WRAPPING and len(value.args) == 1:
         value = value.args[0]
@@ -38,7 +44,9 @@ def own_tensors(value: ast.expr) -> OwnTensors | None:
             return None
     generator = value.generators[0]  # type: ignore[attr-defined]
     model = model_of_parameters(generator.iter)
-    return None if model is None or not is_view(item, generator.target) else OwnTensors(collected, item, model)
+    return (
+        None if model is None or not is_view(item, generator.target, more_views) else OwnTensors(collected, item, model)
+    )
 
 
 def model_of_parameters(iterable: ast.expr) -> ast.expr | None:
@@ -61,14 +69,14 @@ def model_of_parameters(iterable: ast.expr) -> ast.expr | None:
             return None
 
 
-def is_view(item: ast.expr, target: Any) -> bool:
+def is_view(item: ast.expr, target: Any, more_views: Container[str] = ()) -> bool:
     """Return True if an expression has the memory of the tensor of a loop: ``p.detach()``."""
-    item = viewed(item)
+    item = viewed(item, more_views)
     tensor = target.elts[-1] if isinstance(target, ast.Tuple) else target
     return isinstance(item, ast.Name) and isinstance(tensor, ast.Name) and item.id == tensor.id
 
 
-def viewed(item: ast.expr) -> ast.expr:
+def viewed(item: ast.expr, more_views: Container[str] = ()) -> ast.expr:
     """Return the tensor with whose memory an expression such as ``p.data.detach()`` is made."""
     while isinstance(item, ast.Attribute | ast.Call):
         match item:
@@ -78,7 +86,7 @@ def viewed(item: ast.expr) -> ast.expr:
             case _:
                 pass
         function = item.func if isinstance(item, ast.Call) else item
-        if not (isinstance(function, ast.Attribute) and function.attr in _VIEWS):
+        if not isinstance(function, ast.Attribute) or not (function.attr in _VIEWS or function.attr in more_views):
             break
         item = function.value
     return item

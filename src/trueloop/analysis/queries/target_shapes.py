@@ -19,7 +19,7 @@ from trueloop.analysis.queries.possible_values import loops_around, origins, unp
 from trueloop.analysis.queries.shuffled_loaders import Calls, loaders_of, traced, values_of
 from trueloop.analysis.queries.yielded_batches import items_of, yielded
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import integer, nodes_in
+from trueloop.core.source_text import dotted_name, integer, nodes_in
 
 COLUMN: Final = "n1"
 ROW: Final = "n"
@@ -47,7 +47,7 @@ _RANDOM: Final = {
 """Functions of NumPy's generators, with the position of the size among their arguments."""
 _NEW: Final = frozenset(("randn", "rand", "zeros", "ones", "empty", "random", "randint", "standard_normal", *_RANDOM))
 _SCALERS: Final = frozenset(("fit_transform", "transform", "inverse_transform"))
-_TABLES: Final = frozenset(("to_numpy", "column_stack", "stack", *_SCALERS))
+_TABLES: Final = frozenset(("to_numpy", "column_stack", "stack", "pairwise_distance", *_SCALERS))
 _DATA: Final = re.compile(r"(load|fetch)_[a-z_]+$")
 """Functions of scikit-learn that return a data set."""
 _LIBRARIES: Final = frozenset(("torch", "np", "numpy", "F", "functional", "th", "nn"))
@@ -219,14 +219,24 @@ class Shapes:
                     return COLUMN
                 case ast.Call(func=func, args=[inner, *_]) if last_name(func) in ("tensor", "as_tensor"):
                     return ROW if self._is_number(inner) else None
+                case ast.Call(func=ast.Attribute(attr="from_numpy"), args=[inner]):
+                    return self._of_sample(inner, depth)
                 case ast.Call(func=ast.Name(id="float" | "int")):
                     return ROW
                 case ast.Subscript(value=rows, slice=ast.Name()):
                     shape = self.of(rows, (), depth - 1)
-                    return shape if shape in (ROW, COLUMN) else None
+                    made = [e.args[0] for e in origins(self.source, rows, 1) if isinstance(e, ast.Call) and e.args]
+                    are_numbers = bool(made) and all(self._collects_numbers(dotted_name(e)) for e in made)
+                    return ROW if are_numbers else shape if shape in (ROW, COLUMN) else None
                 case _:
                     pass
         return None
+
+    def _collects_numbers(self, name: str) -> bool:
+        """Return True for a list to which only numbers are appended."""
+        calls = definitions(self.source).calls.get("append", [])
+        items = [e.args[0] for e in calls if name and dotted_name(getattr(e.func, "value", None)) == name and e.args]
+        return bool(items) and all(dotted_name(getattr(each, "func", None)) in ("float", "int") for each in items)
 
     def _is_number(self, node: ast.expr) -> bool:
         for each in origins(self.source, node, 3):
@@ -308,11 +318,22 @@ class Shapes:
             return _common(found) if found else None
         return found_shape
 
+    def _of_distances(self, node: ast.Call) -> str | None:
+        """Return the shape of one distance for each pair of rows; None if the rows of all pairs are compared."""
+        operands = [each for operand in node.args[:2] for each in origins(self.source, operand, 2)]
+        if any(isinstance(each, ast.Call | ast.Subscript) and _adds_dimension(each) for each in operands):
+            return None
+        keeps = next((each.value for each in node.keywords if each.arg == "keepdim"), None)
+        is_column = getattr(keeps, "value", False) is True
+        return None if len(operands) < 2 else COLUMN if is_column else ROW
+
     def _of_table(self, name: str, node: ast.Call, calls: Calls, depth: int) -> str | None:
         """Return the shape of new numbers, of a column of a table, of stacked columns or of scaled data."""
         match node.func:
             case ast.Attribute(value=ast.Subscript(slice=ast.Constant())) if name == "to_numpy":
                 return ROW
+            case _ if name == "pairwise_distance":
+                return self._of_distances(node)
             case _ if name in _SCALERS:
                 return self.of(node.args[0], calls, depth) if node.args else None
             case _:
@@ -407,6 +428,13 @@ def joined(*shapes: str | None) -> str | None:
 def _multiplied(first: str | None, second: str | None) -> str | None:
     is_known = first and second and PAIRS not in (first, second)
     return f"{first[:-1]}{second[1:]}" if is_known and first and second else None
+
+
+def _adds_dimension(node: ast.Call | ast.Subscript) -> bool:
+    """Return True for ``x.unsqueeze(1)`` and ``x[:, None]``."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) in ("unsqueeze", "view", "reshape", "expand", "repeat_interleave")
+    return any(each.value is None for each in nodes_in(node.slice, ast.Constant))
 
 
 def _common(shapes: list[str | None]) -> str | None:

@@ -26,7 +26,8 @@ When this is fine
 How it is detected
     Only the linter finds it, in loops that step an optimizer and repeat over states and actions from outside the loop.
     It reports the exponential of a difference if both sides are the same expression, one of them detached, with all
-    variables replaced by what they were assigned in the loop, and if a clipped ratio is used.
+    variables replaced by what they were assigned in the loop, and if a clipped ratio is used. It also reports a clipped
+    ratio whose new log-probability comes from a network called old, which gets the weights of another one.
 
 References
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017, arXiv:1707.06347
@@ -35,11 +36,13 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.loops import assigned_names
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import computed_from, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -49,6 +52,7 @@ _FRESH: Final = re.compile(
 )
 _BUFFER: Final = re.compile(r"buffer|memory|rollout|storage|batch|traj|(^|_)mem|data")
 _SAME: Final = frozenset(("detach", "clone", "data", "contiguous", "float", "squeeze"))
+_OLD: Final = re.compile(r"(^|_)(old|prev|previous|behaviou?r)(_|$)", re.IGNORECASE)
 _MAX_DEPTH: Final = 8
 
 
@@ -57,6 +61,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for ratio in source.all_calls:
         difference = _exponent(source, ratio)
         if difference is None or not _is_clipped(source, ratio):
+            continue
+        old_network = _old_network(source, difference.left)
+        if old_network is not None and _old_network(source, difference.right) is None:
+            yield Hit(
+                message=f"`{ast.unparse(difference.left)}` comes from `{ast.unparse(old_network)}`, which does not "
+                f"change during the updates: `{ast.unparse(ratio)}` is always 1, and the policy gets no gradient.",
+                node=ratio,
+                related=((old_network, "the old policy"),),
+            )
             continue
         for new, old in _pairs(source, difference):
             loop = _update_loop(source, new)
@@ -71,6 +84,35 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     related=((loop, "this loop updates the policy several times for the same data"),),
                 )
                 break
+
+
+def _old_network(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return the network called old, as ``self.policy_old``, if it alone computes a value; None for other values."""
+    called: list[ast.Attribute | ast.Name] = []
+    for each in computed_from(source, node):
+        network = each.func if isinstance(each, ast.Call) else None
+        while isinstance(network, ast.Attribute) and network.attr not in _networks(source):
+            network = network.value
+        if isinstance(network, ast.Attribute | ast.Name) and last_name(network) in _networks(source):
+            called.append(network)
+    names = {last_name(each) for each in called}
+    return called[0] if names and names <= {each for each in _networks(source) if _OLD.search(each)} else None
+
+
+@lru_cache(maxsize=1)
+def _networks(source: SourceFile) -> frozenset[str]:
+    """Return the names of the networks that get the weights of another one, and of those others."""
+    found: set[str] = set()
+    for call in definitions(source).calls.get("load_state_dict", []):
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=copy),
+                args=[ast.Call(func=ast.Attribute(attr="state_dict", value=network)), *_],
+            ):
+                found |= {last_name(copy), last_name(network)}
+            case _:
+                pass
+    return frozenset(found - {""})
 
 
 def _exponent(source: SourceFile, call: ast.Call) -> ast.BinOp | None:

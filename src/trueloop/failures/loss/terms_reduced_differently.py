@@ -175,7 +175,7 @@ def _scaled_term(source: SourceFile, node: ast.BinOp, depth: int) -> _Term | Non
             return _term(source, node.right, depth)
         case ast.Mult() if _is_plain_weight(source, node.right):
             return _term(source, node.left, depth)
-        case ast.Div() if _is_batch_size(node.right):
+        case ast.Div() if any(map(_is_batch_size, origins(source, node.right, 2))):
             term = _term(source, node.left, depth)
             return term._replace(reduction="rows") if term is not None and term.reduction == "sum" else None
         case _:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.findings import CodePosition, SourceLocation
+from trueloop.core.source_text import encloses, nodes_in
 from trueloop.tracing.events import Event, ModelCalled, Ref, WatchEnded
 from trueloop.tracing.inputs_fed_back import is_fed_back
 from trueloop.tracing.row_digests import row_digests
@@ -28,6 +29,7 @@ MAX_MODELS: Final = 16
 MAX_CALLS_WITH_IMAGES: Final = 64
 MAX_SHARED: Final = 0.02  # share of held-out samples that were also trained on
 _SCALING: Final = re.compile(r"fit_transform\(|\.fit\(|min\(.*max\(|max\(.*min\(|mean\(.*std\(", re.DOTALL)
+_SCALER_METHODS: Final = ("fit", "transform", "fit_transform")
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class _Table:
     calls: int = 0
     of_images: bool = False
     latest: list[Tensor] = field(default_factory=list[Tensor])
+    window: Tensor | None = None
+    """The last window of a time series, if the windows so far follow each other by one step."""
     total: Tensor | None = None
     squares: Tensor | None = None
     smallest: Tensor | None = None
@@ -78,9 +82,19 @@ class _Table:
                 self.digests = [torch.cat(self.digests)]
         if self.latest and self.latest[0].shape[-1] != inputs.shape[-1]:
             self.flush()
-        self.latest.append(inputs.detach().reshape(-1, inputs.shape[-1]).clone())
-        if len(self.latest) >= MAX_PARTS or len(self.latest) * inputs.numel() >= BUFFERED:
+        rows = self._new_steps(inputs.detach()) if inputs.ndim == 3 else inputs.detach()
+        self.latest.append(rows.reshape(-1, inputs.shape[-1]).clone())
+        if len(self.latest) >= MAX_PARTS or len(self.latest) * rows.numel() >= BUFFERED:
             self.flush()
+
+    def _new_steps(self, windows: Tensor) -> Tensor:
+        """Return the steps of a time series that earlier windows do not contain, so that each step counts once."""
+        before, self.window = self.window, None
+        if len(windows) < 2 or not torch.equal(windows[1:, :-1], windows[:-1, 1:]):
+            return windows
+        self.window = windows[-1].clone()
+        follows = before is not None and torch.equal(before[1:], windows[0, :-1])
+        return windows[:, -1] if follows else torch.cat((windows[0], windows[1:, -1]))
 
     def flush(self) -> None:
         """Add the inputs of the latest calls to the sums."""
@@ -193,12 +207,20 @@ def _overlap(training: _Table, held_out: _Table) -> bool:
 
 
 def scaling_line(event: Event) -> SourceLocation | CodePosition | None:
-    """Return the first statement that seems to compute the range or deviation of data; else the line of the event."""
+    """Return the first statement that seems to compute the range or deviation of data; else the line of the event.
+
+    Methods of a scaler of the program come last.
+    """
     file = event.location.source_location.path if event.location else ""
+    inner: SourceLocation | None = None
     for each in dict.fromkeys(filter(None, [file, *user_modules().values()])):
         tree = tree_of(each)
-        statements = [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.Return)]
-        for node in sorted(statements, key=lambda n: n.lineno):
+        if tree is None:
+            continue
+        methods = [node for node in nodes_in(tree, ast.FunctionDef) if node.name in _SCALER_METHODS]
+        for node in sorted(nodes_in(tree, ast.Assign, ast.Return), key=lambda n: n.lineno):
             if _SCALING.search(ast.unparse(node)):
-                return SourceLocation(each, node.lineno)
-    return event.location
+                if not any(encloses(method, node) for method in methods):
+                    return SourceLocation(each, node.lineno)
+                inner = inner or SourceLocation(each, node.lineno)
+    return inner or event.location

@@ -447,3 +447,45 @@ def test_lint_accepts_a_copy(lint_is_clean, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_look_alikes(lint_is_clean, script):
     lint_is_clean(HEAD + script, code="CKP001")
+
+
+ON_THE_CPU = """
+import torch
+from torch import nn
+class EarlyStopping:
+    def __init__(self, delta=0.0):
+        self.best_loss, self.delta, self.best_state = float("inf"), delta, None
+    def __call__(self, loss, model):
+        if loss < self.best_loss - self.delta:
+            self.best_loss = loss
+            self.best_state = {k: v.detach().cpu() for k, v in model.state_dict().items()}  # <- CKP001
+    def restore(self, model):
+        model.load_state_dict(self.best_state)
+"""
+ONE_BEST = """
+import torch
+best_loss, best = 1e9, None
+for epoch in range(9):
+    loss = run_epoch(model)
+    if loss < best_loss:
+        best_loss = loss
+        best = {k: v.cpu() for k, v in model.state_dict().items()}  # <- CKP001
+model.load_state_dict(best)
+"""
+CPU = {"a class, with a margin": ON_THE_CPU, "a loop": ONE_BEST}
+CPU_CORRECT = {
+    "a model on another device": ON_THE_CPU + "\nmodel = nn.Linear(3, 1).to(torch.device('cuda'))\n",
+    "a device that is chosen": ONE_BEST + "\nmodel.to(args.device)\n",
+    "a clone": ON_THE_CPU.replace(".cpu()", ".cpu().clone()"),
+    "an array that is copied": ONE_BEST.replace("v.cpu()", "v.cpu().numpy().copy()"),
+}
+
+
+@pytest.mark.parametrize("script", CPU.values(), ids=CPU)
+def test_lint_reports_weights_that_cpu_does_not_copy(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", CPU_CORRECT.values(), ids=CPU_CORRECT)
+def test_lint_accepts_weights_that_cpu_may_copy(lint_is_clean, script):
+    lint_is_clean(script.replace("  # <- CKP001", ""), "CKP001")

@@ -108,6 +108,61 @@ both = torch.tensor(scaler.fit_transform(np.concatenate([x_train, x_test])))
 }
 
 
+FAULTY |= {
+    "a comprehension over the borders, unpacked by the caller": """
+def load(series):
+    scaler = StandardScaler()
+    parts = [scaler.fit_transform(series[a:b]) for a, b in [(0, 700), (700, 800), (800, 1000)]]  # <- DAT013
+    return [Windows(torch.tensor(part)) for part in parts]
+class Experiment:
+    def __init__(self, series):
+        self.train_set, self.vali_set, self.test_set = load(series)
+""",
+    "a list of both parts": """
+for frame in (train_df, test_df):
+    frame[columns] = scaler.fit_transform(frame[columns])  # <- DAT013
+x = torch.tensor(train_df.values)
+""",
+    "the names of the parts": """
+for split in ["train", "val", "test"]:
+    data[split] = torch.tensor(StandardScaler().fit_transform(raw[split]))  # <- DAT013
+""",
+    "appended parts": """
+def load(x, borders):
+    parts = []
+    for first, last in borders:
+        parts.append(torch.tensor(MinMaxScaler().fit_transform(x[first:last])))  # <- DAT013
+    return parts
+train_x, test_x = load(x, borders)
+""",
+}
+CORRECT |= {
+    "each sensor, in both parts": """
+train, test = torch.tensor(train), torch.tensor(test)
+for sensor in sensors:
+    scaler = StandardScaler().fit(train[sensor])
+    train[sensor], test[sensor] = scaler.transform(train[sensor]), scaler.transform(test[sensor])
+""",
+    "each fold": """
+for train_rows, test_rows in KFold(5).split(x):
+    scaler = StandardScaler()
+    train_x = torch.tensor(scaler.fit_transform(x[train_rows]))
+    test_x = torch.tensor(scaler.transform(x[test_rows]))
+""",
+    "only the first part is fitted": """
+for number, part in enumerate((x_train, x_test)):
+    part[:] = scaler.fit_transform(part) if number == 0 else scaler.transform(part)
+for split in ("train", "test"):
+    if split == "train":
+        scaler.fit(raw[split])
+    data[split] = torch.tensor(scaler.transform(raw[split]))
+""",
+    "several training sets": """
+train_a, train_b = [torch.tensor(StandardScaler().fit_transform(site)) for site in sites]
+""",
+}
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(script)

@@ -103,8 +103,54 @@ print(nn.functional.mse_loss(model(x_test), y[256:]).item())
 """
 
 
+WINDOWS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+series = 5 + torch.randn(1200, 3).cumsum(0) / 20
+class Scaler:
+    def fit(self, x):
+        self.mean, self.deviation = x.mean(0), x.std(0)
+        return self
+    def transform(self, x):
+        return (x - self.mean) / self.deviation
+    def fit_transform(self, x):
+        return self.fit(x).transform(x)
+def windows(part, values):
+    noise = torch.randn(len(values) - 5, 1) / 5
+    return TensorDataset(part.unfold(0, 6, 1).transpose(1, 2), values[5:, :1] - 5 + noise)
+scaler = Scaler()
+first = windows(scaler.fit_transform(series[:1000]), series[:1000])
+rest = windows(scaler.fit_transform(series[1000:]), series[1000:])
+model = nn.Sequential(nn.Flatten(), nn.Linear(18, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(3):
+    model.train()
+    for x, y in DataLoader(first, batch_size=100, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    error = 0.0
+    with torch.no_grad():
+        for x, y in DataLoader(rest, batch_size=16):
+            error += nn.functional.mse_loss(model(x), y, reduction="sum").item()
+    print(error / len(rest))
+"""
+
+
 def test_run_reports_an_evaluation_that_builds_a_graph(run_reports):
     run_reports(SCORED_WITH_GRADIENTS)
+
+
+def test_run_counts_each_step_of_overlapping_windows_once(run_reports):
+    run_reports(WINDOWS.replace("series[:1000]), series[:1000])", "series[:1000]), series[:1000])  # <- DAT013"))
+
+
+def test_run_accepts_overlapping_windows_with_the_statistics_of_the_training(run_is_clean):
+    script = WINDOWS.replace("scaler.fit_transform(series[1000:])", "scaler.transform(series[1000:])")
+    run_is_clean(script)
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())

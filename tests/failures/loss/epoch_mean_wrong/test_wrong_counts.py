@@ -254,8 +254,54 @@ for x, y in loader:
     correct += (model(x).argmax(1) == y).sum().item()
 acc = correct / (len(loader) * loader.batch_size)  # <- LOS012
 """,
+    "a sum of scores, one for each image": """
+def evaluate(net, loader, args):
+    iou = 0.0
+    for images, masks in loader:
+        iou += iou_per_image(net(images), masks).sum().item()
+    return iou / (len(loader) * args.batchsize)  # <- LOS012
+""",
+    "a summed loss in a variable": """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y, reduction="sum")
+    total += loss.item()
+total /= len(loader) * batch_size  # <- LOS012
+""",
+    "means, times the size of each batch": """
+for x, y in loader:
+    mae += (model(x) - y).abs().mean().item() * x.size(0)
+mae = mae / len(loader) / batch_size  # <- LOS012
+""",
 }
 EQUAL = {
+    "means, times the size of the full batches": """
+for x, y in loader:
+    total += criterion(model(x), y).item() * batch_size
+mean = total / (len(loader) * batch_size)
+""",
+    "a sum over the features, then the mean": """
+def mean_distance(loader, batch_size):
+    total = 0
+    for x, y in loader:
+        total += (model(x) - y).abs().sum(1).mean().item()
+    return total / (len(loader) * batch_size)
+def count(loader):
+    total = 0
+    for x, y in loader:
+        total += (model(x).argmax(1) == y).sum().item()
+    return total / len(loader.dataset)
+""",
+    "a sum over the samples of the dataset": """
+for x, y in loader:
+    dice += dice_per_image(model(x), y).sum().item()
+dice /= len(loader.dataset)
+""",
+    "sums, without the last batch": """
+loader = DataLoader(data, batch_size, drop_last=True)
+for x, y in loader:
+    dice += dice_per_image(model(x), y).sum().item()
+dice /= len(loader) * batch_size
+""",
     "multiples": """
 x = torch.randn(1000, 8)
 loader = DataLoader(TensorDataset(x[:800], y[:800]), batch_size=50)

@@ -33,7 +33,8 @@ How it is detected
     state_dict of one model while the first two still exist, if all of them share its memory, were created at different
     updates, and were not saved or loaded. The linter reports four cases: a state_dict that is stored where a best value
     is updated, and used after the training loop or in a later iteration, or a list or dictionary of parameters or of
-    arrays that share their memory in its place, also from a function; a state_dict that is loaded into its own model
+    arrays that share their memory in its place, also from a function or by ``.cpu()`` in a program that uses no other
+    device; a state_dict that is loaded into its own model
     after the weights have changed; and states that a loop collects from a model that it trains. It follows a state
     through shallow copies, attributes, variables of closures, containers and dataclasses, also in other files. A
     state_dict that is deep-copied too late is not detected.

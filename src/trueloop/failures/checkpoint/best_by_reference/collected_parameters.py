@@ -1,14 +1,20 @@
 """Finds best weights that a program collects itself, without copies: ``[p.detach() for p in model.parameters()]``."""
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.best_values import best_checks, is_same, stores_in
 from trueloop.analysis.queries.parameter_views import OwnTensors, is_view, model_of_parameters, own_tensors
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Severity
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
+
+_DEVICES: Final = re.compile(r"cuda|device|\bmps\b|\bxpu\b|[Aa]ccelerat|gpu|lightning|\.to\(|fabric", re.IGNORECASE)
+"""Code that may move a model, so that ``.cpu()`` copies its weights."""
 
 
 def collected_parameters(source: SourceFile) -> Iterator[Hit]:
@@ -32,12 +38,13 @@ def collected_parameters(source: SourceFile) -> Iterator[Hit]:
                 node=collected,
                 related=((use, "used here"),),
                 fix=fix,
+                severity=Severity.WARNING if copied is not None and ".cpu(" in ast.unparse(copied) else None,
             )
 
 
 def _own_tensors(source: SourceFile, value: ast.expr) -> OwnTensors | None:
     """Return a collection of a model's own tensors, also one that a function of the program returns."""
-    found = own_tensors(value)
+    found = own_tensors(value, () if source.mentions(_DEVICES) else ("cpu",))
     if found is not None or not isinstance(value, ast.Call):
         return found
     values = possible_values(source, value)

@@ -22,14 +22,15 @@ When this is fine
 
 How it is detected
     The sanitizer computes mean and deviation of each feature over all inputs of an evaluation. It reports 30 or more
-    samples that were not trained on and in which each feature has mean 0 and deviation 1 with an error of less than
-    2e-4: with the numbers of the training samples the mean would be off by about 1 / sqrt(samples). The linter reports
-    ``fit_transform`` of a scaler, encoder, imputer, vectorizer or projection on data that is called test or validation
-    data, in a file that fits one on other data too, on ``x[n:]`` after the same object was fitted on ``x[:n]``, or on a
-    parameter that gets training data in one call and held-out data in another; ``(x - x.mean(0)) / x.std(0)``, or with
-    the range, of both training and held-out data, by their names, also in a function that gets one after the other; and
-    a batch of an evaluation loop that is standardised with its own mean over dimension 0, where the training data is
-    not. A scaler that was read from a file must not be fitted again either.
+    samples, or steps of overlapping windows, that were not trained on and in which each feature has mean 0 and
+    deviation 1 with an error of less than 2e-4: with the numbers of the training samples the mean would be off by about
+    1 / sqrt(samples). The linter reports ``fit_transform`` of a scaler, encoder, imputer, vectorizer or projection on
+    data that is called test or validation data, in a file that fits one on other data too, on ``x[n:]`` after the same
+    object was fitted on ``x[:n]``, or on a parameter or in a loop that gets training data once and held-out data
+    another time; ``(x - x.mean(0)) / x.std(0)``, or with the range, of both training and held-out data, by their names,
+    also in a function that gets one after the other; and a batch of an evaluation loop that is standardised with its
+    own mean over dimension 0, where the training data is not. A scaler that was read from a file must not be fitted
+    again either.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html

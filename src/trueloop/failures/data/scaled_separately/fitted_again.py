@@ -10,6 +10,7 @@ from trueloop.analysis.queries.held_out_names import is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.data.scaled_separately import loaded_scaler, own_statistics
+from trueloop.failures.data.scaled_separately.listed_parts import listed_parts
 from trueloop.failures.failure import Rule
 
 _TRANSFORMER: Final = re.compile(
@@ -55,7 +56,7 @@ def _is_rest(fit: ast.Call, fits: list[ast.Call]) -> bool:
 
 
 def _in_functions(source: SourceFile) -> Iterator[Hit]:
-    """Yield each ``fit_transform`` of a parameter, in a function that gets training data and held-out data."""
+    """Yield each ``fit_transform`` of a parameter or in a loop that gets training data and held-out data."""
     for fit in source.all_calls:
         method, function = fit.func, function_of(source, fit)
         if not isinstance(method, ast.Attribute) or method.attr != "fit_transform" or not fit.args:
@@ -64,14 +65,17 @@ def _in_functions(source: SourceFile) -> Iterator[Hit]:
         while isinstance(owner, ast.Subscript):
             owner = owner.value
         name = last_name(owner) or last_name(getattr(owner, "func", owner))
-        if isinstance(function, ast.Module) or not _TRANSFORMER.search(name) or _is_conditional(source, fit, function):
+        if not _TRANSFORMER.search(name) or _is_conditional(source, fit, function):
             continue
-        passed = list(_passed(source, function, {each.id for each in nodes_in(fit.args[0], ast.Name)}))
-        training = next((each for each in passed if is_training(each)), None)
-        held_out = next((each for each in passed if is_held_out(each)), None)
+        used = {each.id for each in nodes_in(fit.args[0], ast.Name)}
+        passed, where = listed_parts(source, fit, used), "each iteration"
+        if not passed and not isinstance(function, ast.Module):
+            passed, where = list(_passed(source, function, used)), f"each call of `{function.name}`"
+        training = next(filter(is_training, passed or ()), None)
+        held_out = next(filter(is_held_out, passed or ()), None)
         if training is not None and held_out is not None:
             yield Hit(
-                message=f"`{ast.unparse(fit)}` fits `{name}` in each call of `{function.name}`, also on the held-out "
+                message=f"`{ast.unparse(fit)}` fits `{name}` in {where}, also on the held-out "
                 "data: it is transformed in another way than the training data. Use `transform` for it.",
                 node=fit,
                 related=((training, "the training data"), (held_out, "the held-out data")),

@@ -8,6 +8,7 @@ from trueloop.analysis.queries.batch_loops import assigned_in, function_of, sing
 from trueloop.analysis.queries.held_out_names import data_words, is_held_out, is_training
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
+from trueloop.failures.data.scaled_separately.listed_parts import listed_parts
 
 _CENTRES: Final = frozenset(("mean", "nanmean", "median", "nanmedian", "min", "amin", "nanmin"))
 _WIDTHS: Final = frozenset(("std", "nanstd", "var", "nanvar", "max", "amax", "nanmax", "ptp"))
@@ -195,15 +196,10 @@ def _with_callers(source: SourceFile, scaled: _Scaled) -> Iterator[_Scaled]:
     name, function = dotted_name(scaled.data), function_of(source, scaled.node)
     arguments = getattr(function, "args", None)
     names = [each.arg for each in arguments.args] if isinstance(arguments, ast.arguments) else []
-    around: Any = source.parents.get(id(scaled.node))
-    while around is not None and around is not function:
-        loops = around.generators if isinstance(around, ast.ListComp | ast.GeneratorExp) else [around]
-        for loop in loops:
-            if isinstance(loop, ast.For | ast.comprehension) and dotted_name(loop.target) == name:
-                parts = loop.iter.elts if isinstance(loop.iter, ast.Tuple | ast.List) else []
-                yield from (_Scaled(scaled.node, each, None) for each in parts)
-                return
-        around = source.parents.get(id(around))
+    parts = listed_parts(source, scaled.node, {name})
+    if parts is not None:
+        yield from (_Scaled(scaled.node, each, None) for each in parts)
+        return
     if name not in names:
         yield scaled
         return
@@ -217,4 +213,6 @@ def _with_callers(source: SourceFile, scaled: _Scaled) -> Iterator[_Scaled]:
         keyword = next((each.value for each in call.keywords if each.arg == name), None)
         passed = call.args[position] if 0 <= position < len(call.args) else keyword
         if passed is not None:
+            parts = listed_parts(source, call, {dotted_name(passed)}) or ()
+            yield from (_Scaled(call, each, None) for each in parts)
             yield _Scaled(call, passed, _target(source, call))

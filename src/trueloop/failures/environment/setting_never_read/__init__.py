@@ -26,7 +26,9 @@ How it is detected
     ``argparse`` of nearly any name, and a note otherwise. A parser with options that nothing parses is a warning. It is
     also a warning if callers pass a parameter of any name that a function never reads, and the only call in the
     function that has a parameter of this name relies on its default; or a flag such as ``evaluation`` or
-    ``deterministic`` that a policy never reads although it adds noise to its actions.
+    ``deterministic`` that a policy never reads although it adds noise to its actions; or if
+    they pass a keyword to a function with ``**kwargs`` that reads only others from it: one with a similar name that
+    no caller passes, or any others if the keyword is that of a hyper-parameter.
 
 References
     Python, "argparse", the Namespace object, https://docs.python.org/3/library/argparse.html#the-namespace-object
@@ -42,6 +44,7 @@ from trueloop.failures.environment.setting_never_read.dropped_arguments import d
 from trueloop.failures.environment.setting_never_read.ignored_flags import ignored_flags
 from trueloop.failures.environment.setting_never_read.places import own_value
 from trueloop.failures.environment.setting_never_read.settings import Setting, unparsed_parsers, unread_settings
+from trueloop.failures.environment.setting_never_read.swallowed_keywords import swallowed_keywords
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 
@@ -71,6 +74,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 f"`{ast.unparse(ignored.draw)}` in an evaluation, too.",
                 node=ignored.parameter,
                 related=((ignored.call, "passed here"), (ignored.draw, "random in each call")),
+            )
+        for keyword, called, read in swallowed_keywords(source):
+            yield Hit(
+                message=f"`{keyword.arg}` is never read: `{called}` takes any keyword, and reads "
+                f"`{ast.unparse(read)}` instead.",
+                node=read,
+                related=((keyword.value, "passed here"),),
             )
 
 

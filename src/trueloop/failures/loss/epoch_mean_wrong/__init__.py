@@ -35,8 +35,8 @@ How it is detected
     length of the loader, a counter of batches or samples, the number of rows, the length of a list, or the length of
     the dataset. It also reports the length of a dataset of which a sampler draws only a part. It reports the length of
     a loader or dataset of another split, by its name, too: ``val_loss / len(train_loader)``. And it reports a count of
-    right predictions that is divided by the number of
-    batches times the batch size, unless a loader drops its last batch or all numbers in the file are multiples.
+    right predictions, or a sum over samples, that is divided by the number of batches times the batch size, unless a
+    loader drops its last batch or all numbers in the file are multiples.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890

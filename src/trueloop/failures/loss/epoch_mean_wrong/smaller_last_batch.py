@@ -1,4 +1,4 @@
-"""Finds counts of right predictions that are divided by the number of batches times the batch size."""
+"""Finds counts and sums over samples that are divided by the number of batches times the batch size."""
 
 import ast
 import re
@@ -13,18 +13,20 @@ from trueloop.analysis.queries.batch_loops import (
     is_loader,
     without_conversions,
 )
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Fix, dotted_name, encloses, integer, nodes_in
 
 _BATCH_SIZE: Final = re.compile(r"(^|_)(batch_?size|bs|bsz)(_|$)", re.IGNORECASE)
 _COUNT: Final = re.compile(r"correct|hits?($|_)|right|(^|_)acc(uracy)?($|_)", re.IGNORECASE)
+_ROWS: Final = re.compile(r"len\(\w+\)|[\w.]+\.(size\(0\)|shape\[0\])")
 _TOY_SIZES: Final = {"MNIST": (60_000, 10_000), "CIFAR": (50_000, 10_000)}
 """Numbers of samples of datasets that are often cut into equal batches of 100."""
 
 
 def find_smaller_last_batches(source: SourceFile) -> Iterator[Hit]:
-    """Yield each division of a count by the number of batches times their size, where the last one may be smaller."""
+    """Yield each division of a total by the number of batches times their size, where the last one may be smaller."""
     yield from _counters(source)
     for division in source.nodes_of(ast.BinOp, ast.AugAssign):
         if not isinstance(division.op, ast.Div):
@@ -40,7 +42,7 @@ def find_smaller_last_batches(source: SourceFile) -> Iterator[Hit]:
                 message=f"`{ast.unparse(division)}` counts `{ast.unparse(size)}` samples for each batch, but the last "
                 f"batch of `{ast.unparse(loader)}` may be smaller: the result is too low.",
                 node=division,
-                related=((added, "adds up the samples that were right"),),
+                related=((added, "added up here"),),
                 fix=_fix(source, division, loader),
                 severity=Severity.WARNING,
             )
@@ -101,18 +103,34 @@ def _counted_loader(node: ast.expr) -> ast.expr | None:
 
 
 def _counts(source: SourceFile, total: ast.expr) -> ast.AST | None:
-    """Return the statement that adds right predictions to a total; None if it adds up something else."""
+    """Return the statement that adds right predictions or a sum over samples to a total; None for something else."""
     total = without_conversions(total)
     if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Mult):  # 100 * correct
         total = total.right if isinstance(total.left, ast.Constant) else total.left
-    name = last_name(without_conversions(total))
-    for each in source.nodes_of(ast.AugAssign):
+    counter = without_conversions(total)
+    name, scope = last_name(counter), function_of(source, total) if isinstance(counter, ast.Name) else source.tree
+    for each in nodes_in(scope, ast.AugAssign):
         if isinstance(each.op, ast.Add) and last_name(each.target) == name and not isinstance(each.value, ast.Constant):
             compares = any(map(compared_sides, nodes_in(each.value, ast.expr)))
             sums = any(last_name(call.func) == "sum" for call in nodes_in(each.value, ast.Call))
             if compares or (_COUNT.search(name) and (sums or isinstance(without_conversions(each.value), ast.Name))):
                 return each
+            if any(map(_is_sum, origins(source, without_conversions(each.value), 1))):
+                return each
     return None
+
+
+def _is_sum(node: ast.expr) -> bool:
+    """Return True for ``x.sum()``, ``torch.sum(x)``, a loss with ``reduction="sum"`` and ``loss.item() * len(x)``."""
+    match without_conversions(node):
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            return any(_ROWS.fullmatch(ast.unparse(each)) for each in (left, right))
+        case ast.Call(func=ast.Attribute(attr="sum", value=of), args=args, keywords=[]):
+            return len(args) == (dotted_name(of) in ("torch", "np"))
+        case ast.Call(keywords=keywords):
+            return any(e.arg == "reduction" and getattr(e.value, "value", "") == "sum" for e in keywords)
+        case _:
+            return False
 
 
 def _is_batch_size(source: SourceFile, node: ast.expr) -> bool:

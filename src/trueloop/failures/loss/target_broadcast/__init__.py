@@ -31,7 +31,8 @@ How it is detected
     numbers, data sets of scikit-learn, tables of pandas, a ``TensorDataset`` or a data set of the program, through
     functions, generators, iterable classes, ``next``, lambdas, indices and operations. In a loss that is written by
     hand it reports a difference or product of both shapes whose mean, sum or norm is taken, such as the ratio of PPO,
-    from ``Categorical.log_prob`` of a batch of actions (B,), times advantages (B, 1) from the values of a critic.
+    from ``Categorical.log_prob`` of a batch of actions (B,), times advantages (B, 1) from the values of a critic, or a
+    ``pairwise_distance`` (B,) and labels (B, 1).
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html

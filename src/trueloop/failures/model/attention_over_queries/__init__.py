@@ -28,13 +28,13 @@ How it is detected
     dimension that this product sums over back to the softmax, and reports a softmax over another dimension. A
     transposed matrix of weights is not judged, nor are weights that the program also uses elsewhere. A softmax over the
     only score that a linear layer gives for each position of a sequence is reported too, and one over the samples of
-    the batch, if the positions are summed over.
+    the batch, if the positions are summed over, in either order of the two dimensions.
 
     In the text, the linter looks for the same product in one function, where the dimension is a number, and the keys
     are transposed by number or ``bmm`` shows that there are three dimensions. In an ``einsum`` the letters name the
     dimensions. It also looks for attention pooling, ``(weights * features).sum(1)`` or the same with ``bmm``, whose
-    weights layers compute from the features, through modules and functions: a softmax over dimension 0, or over the
-    single output of a linear layer.
+    weights layers compute from the features, through modules and functions: a softmax over dimension 0, over dimension
+    1 where dimension 0 is added up, or over the single output of a linear layer.
 
 References
     Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762

@@ -118,18 +118,28 @@ def _single_scores(softmax: Any) -> tuple[str, int, int, int, int] | None:
 
 
 def _over_samples(softmax: Any, users: dict[Any, list[Any]]) -> tuple[str, int, int, int, int] | None:
-    """Return the attention of a softmax over the batch of the scores [B, T] or [B, T, 1], if the sum is over [T]."""
+    """Return the attention of a softmax over the batch of the scores [B, T] or [B, T, 1], if the sum is over [T].
+
+    The scores may also be [T, B] or [T, B, 1].
+    """
     shape = result_shape(softmax)
     if shape is None or len(shape) not in (2, 3) or shape[2:] not in ((), (1,)) or min(shape[:2]) < 2:
         return None
-    is_over_batch = _signed(softmax._saved_dim, len(shape)) == 0  # noqa: SLF001
-    if is_over_batch and _is_of_linear(softmax, math.prod(shape)) and _sums_positions(softmax, shape, users):
-        return "samples of the batch", 0, 1, len(shape), shape[0]
+    over = _signed(softmax._saved_dim, len(shape))  # noqa: SLF001
+    if over < 2 and _is_of_linear(softmax, math.prod(shape)) and _sums_positions(softmax, shape, users, 1 - over):
+        return "samples of the batch", over, 1 - over, len(shape), shape[over]
     return None
 
 
-def _sums_positions(softmax: Any, shape: Shape, users: dict[Any, list[Any]]) -> bool:
-    """Return True if weights of the shape [B, T] or [B, T, 1] are used once, in a sum over [T] of each sample."""
+def _sums_positions(softmax: Any, shape: Shape, users: dict[Any, list[Any]], positions: int) -> bool:
+    """Return True if weights of the shape [B, T] or [B, T, 1] are used once, in a sum over [T] of each sample.
+
+    Args:
+        softmax: the node that makes the weights.
+        shape: their shape.
+        users: each node of the graph -> the nodes that use its result.
+        positions: the dimension of the positions; 0 for weights of the shape [T, B], which a product does not add up.
+    """
     node = softmax
     for _ in range(MAX_STEPS):
         above = users.get(node, ())
@@ -139,9 +149,9 @@ def _sums_positions(softmax: Any, shape: Shape, users: dict[Any, list[Any]]) -> 
         name, after = _name(node), result_shape(node) or ()
         if name == "Sum" and hasattr(node, "_saved_dim"):
             summed = {_signed(each, len(before)) for each in node._saved_dim}  # noqa: SLF001
-            return 1 in summed and 0 not in summed
+            return positions in summed and 1 - positions not in summed and len(before) > 2 - positions
         if name == "Bmm":
-            return True
+            return positions == 1
         is_turned = name == "Transpose" and after[:1] == shape[:1]
         if not is_turned and (name not in SAME_SHAPE_VIEWS | RESHAPES | SCALINGS or after[:2] != shape[:2]):
             return False
@@ -157,7 +167,7 @@ def _is_of_linear(softmax: Any, count: int) -> bool:
             return False
         if _name(node) in ("Addmm", "Mm"):
             return shape[-1] == 1
-        below = [each for each, _ in node.next_functions if each is not None]
+        below = [each for each, _ in node.next_functions if each is not None and not hasattr(each, "variable")]
         if len(below) != 1 or _name(node) not in SAME_SHAPE_VIEWS | RESHAPES | SCORE_CHANGES:
             return False
         node = below[0]

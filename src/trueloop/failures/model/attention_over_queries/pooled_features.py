@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import computed_from, possible_values
+from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 
@@ -13,6 +13,7 @@ _SAME_DIMENSIONS: Final = frozenset((
     "to", "float", "half", "type_as", "expand", "expand_as", "contiguous", "clone", "masked_fill", "masked_fill_",
 ))  # fmt: skip
 _ACTIVATIONS: Final = frozenset(("tanh", "relu", "leaky_relu", "sigmoid", "elu", "gelu"))
+_SQUEEZING: Final = frozenset(("squeeze", "view", "reshape"))
 _MODULES: Final = frozenset(("torch", "F", "nn", "functional"))
 _LAST: Final = (-1, 2)
 _MAX_DEPTH: Final = 6
@@ -37,7 +38,14 @@ def find_pooling(source: SourceFile) -> Iterator[Hit]:
                 continue
             over = softmax_dimension(found.softmax)
             is_ones = over in _LAST and dimension == 1 and _is_single_score(source, found.scores)
-            if not (over == 0 or is_ones) or _is_divided(source, weights) or not _is_scored(source, weights, features):
+            is_over_batch = over == 0 and dimension > 0
+            if over == 1 and dimension == 0:  # features of [T, B, ...]
+                is_over_batch = _is_single_score(source, found.scores, _ACTIVATIONS | _SQUEEZING)
+            if (
+                not (is_over_batch or is_ones)
+                or _is_divided(source, weights)
+                or not _is_scored(source, weights, features)
+            ):
                 continue
             what = "the only score of each position, so all weights are 1" if is_ones else "the samples of the batch"
             yield Hit(
@@ -70,7 +78,7 @@ def _weighted_sums(source: SourceFile, call: ast.Call) -> Iterator[tuple[ast.exp
         dimension = integer(next((e.value for e in call.keywords if e.arg in ("dim", "axis")), (*arguments, None)[0]))
         products = [owner, *(possible_values(source, owner) if isinstance(owner, ast.Name) else ())]
         for left, right in filter(None, map(_factors, products)):
-            if dimension in (1, 2):
+            if dimension in (0, 1, 2):
                 yield left, right, dimension
                 yield right, left, dimension
     elif name in ("bmm", "matmul") and owner is not None and len(arguments) == 1:
@@ -165,19 +173,25 @@ def _is_sequential(source: SourceFile, node: ast.expr) -> bool:
     return any(isinstance(e, ast.Call) and last_name(e.func) == "Sequential" for e in possible_values(source, node))
 
 
-def _is_single_score(source: SourceFile, scores: ast.expr) -> bool:
-    """Return True for the result of a linear layer with a single output."""
-    while isinstance(scores, ast.Call) and last_name(scores.func) in _ACTIVATIONS:
-        inner, _ = _operands(scores)
-        if inner is None:
-            break
-        scores = inner
-    for each in (scores, *possible_values(source, scores)):
+def _is_single_score(source: SourceFile, scores: ast.expr, behind: frozenset[str] = _ACTIVATIONS) -> bool:
+    """Return True for the result of a linear layer with a single output, perhaps behind some functions."""
+    values = [_behind(each, behind) for each in origins(source, _behind(scores, behind), 1)]
+    for each in values:
         for layer in _last_layers(source, each.func) if isinstance(each, ast.Call) else ():
             size = next((e.value for e in layer.keywords if e.arg == "out_features"), (*layer.args, None, None)[1])
             if last_name(layer.func) == "Linear" and integer(size) == 1:
                 return True
     return False
+
+
+def _behind(node: ast.expr, functions: frozenset[str]) -> ast.expr:
+    """Return x of ``torch.tanh(x)`` and ``x.squeeze(2)``."""
+    while isinstance(node, ast.Call) and last_name(node.func) in functions:
+        inner, _ = _operands(node)
+        if inner is None:
+            break
+        node = inner
+    return node
 
 
 def _is_scored(source: SourceFile, weights: ast.expr, features: ast.expr) -> bool:

@@ -25,7 +25,7 @@ How it is detected
     are in no optimizer and do not change. The linter reports a layer, a parameter or a model that is replaced after the
     optimizer was built, if no new optimizer is built for it. It also reports, as a warning, a loss that is computed
     with a ``deepcopy`` of a model which a loop or function makes, calls and discards, while the step updates another
-    model.
+    model; and a function that assigns a new model, then loads the state of the optimizer that has the old parameters.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
@@ -45,6 +45,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.optimizer.parameters_stale.resumed_models import resumed_models
 from trueloop.failures.optimizer.parameters_stale.trained_copies import trained_copies
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
@@ -205,7 +206,7 @@ def _sets_by_hand(operation: Op) -> bool:
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and steps of a model of which the loss was computed with a copy."""
+    """Yield the same as `find`, steps of a model of which the loss was computed with a copy, and resumed models."""
     found = list(find(source))
     yield from found
     for each in trained_copies(source):
@@ -218,6 +219,14 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 related=((each.copy, "the copy"), (each.backward.node, "the backward pass")),
                 severity=Severity.WARNING,
             )
+    for each in resumed_models(source):
+        yield Hit(
+            message=f"`{each.model}` is a new model here, but the optimizer was built for the parameters of the old "
+            f"one, which `{ast.unparse(each.load)}` does not change.",
+            node=each.new_model,
+            related=((each.built, "the optimizer is built here"), (each.load, "and gets only its state here")),
+            severity=Severity.WARNING,
+        )
 
 
 RULE = Rule(required_words=("torch|deepcopy", "optim|deepcopy", "backward(", ".step("), find=find_all)

@@ -30,12 +30,12 @@ How it is detected
     ``group["lr"] *= 0.9`` in each batch, if it was at most 1e-6 of the highest one for more than half of the updates.
     If the rate falls by the same factor in every update, a third of the updates below 1e-4 is enough. The linter
     reports a rate that is multiplied by a constant of at most 0.99 in every iteration of a loop over batches, also by
-    an ``ExponentialLR`` or a ``StepLR(step_size=1)``. It also reports a current rate that is multiplied by a function
-    of the progress, such as ``group["lr"] *= (1 - step / total) ** 0.9`` or ``MultiplicativeLR`` with ``0.9 ** epoch``,
-    which compounds the decay: such a factor belongs to the first rate. And it reports a schedule of transformers, such
-    as ``get_linear_schedule_with_warmup``, whose number of training steps is written out and not larger than that of
-    its warm-up, such as -1: the rate is 0 after the warm-up. Updates that are made only to change BatchNorm
-    statistics are reported too, so this is a warning.
+    an ``ExponentialLR`` or a ``StepLR(step_size=1)``, or by an ``ExponentialLR`` in a method such as ``on_batch_end``.
+    It also reports a current rate that is multiplied by a function of the progress, such as ``group["lr"] *= (1 - step
+    / total) ** 0.9`` or ``MultiplicativeLR`` with ``0.9 ** epoch``, which compounds the decay: such a factor belongs to
+    the first rate. And it reports a schedule of transformers, such as ``get_linear_schedule_with_warmup``, whose number
+    of training steps is written out and not larger than that of its warm-up, such as -1: the rate is 0 after the
+    warm-up. Updates that are made only to change BatchNorm statistics are reported too, so this is a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -58,7 +58,11 @@ from trueloop.core.formatting import format_count
 from trueloop.core.source_text import integer
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.schedule.rate_zero.compounding import compounding_decays
-from trueloop.failures.schedule.rate_zero.decays_per_batch import decays_in_text, schedulers_per_batch
+from trueloop.failures.schedule.rate_zero.decays_per_batch import (
+    decays_in_text,
+    schedulers_in_hooks,
+    schedulers_per_batch,
+)
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped, StepTaken, WatchEnded
 from trueloop.tracing.trackers.schedule_courses import SMALL, ScheduleCourses
@@ -216,6 +220,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     decays = [(statement, factor, ()) for statement, factor in decays_in_text(source)]
     schedules = schedulers_per_batch(source)
     decays += [(node, factor, ((built.node, "the scheduler"),)) for node, built, factor in schedules]
+    in_hooks = schedulers_in_hooks(source)
+    decays += [(node, factor, ((built, "the scheduler"),)) for node, built, factor in in_hooks]
     for node, factor, related in decays:
         yield Hit(
             message=f"`{ast.unparse(node)}` multiplies the learning rate by {factor:g} after every batch, so it is "

@@ -1,6 +1,7 @@
 """Finds learning rates that are multiplied by a constant factor after every batch, in the text of a program."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,11 +14,19 @@ from trueloop.analysis.queries.batch_loops import (
     hand_made_batch_loops,
     is_loader,
 )
+from trueloop.analysis.queries.best_values import initial_number
+from trueloop.analysis.queries.command_line_options import destination
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.loops import is_batch_loop, is_statement
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 
 MAX_FACTOR: Final = 0.99
+_BATCH_HOOK: Final = re.compile(
+    r"(on_|after_)?(train(ing)?_)?(batch|step|iter(ation)?)_(end|finished)|after_(train_)?(batch|step)"
+)
+"""Names of methods that a training loop calls after every batch."""
 SCHEDULERS: Final = {
     "torch.optim.lr_scheduler.ExponentialLR": ("1", "gamma"),
     "torch.optim.lr_scheduler.StepLR": ("2", "gamma"),
@@ -148,6 +157,37 @@ def schedulers_per_batch(source: SourceFile) -> Iterator[tuple[Any, AbstractValu
         )
         if (named or is_batch_loop(loop)) and is_update:
             yield advance.node, advance.subject, factor
+
+
+def schedulers_in_hooks(source: SourceFile) -> Iterator[tuple[ast.expr, ast.Call, float]]:
+    """Yield each step of an exponential schedule in a method that is called after every batch, by its name.
+
+    With the call that creates the scheduler, and its factor.
+    """
+    for method in source.nodes_of(ast.FunctionDef):
+        for statement in _unconditional(method.body, {}) if _BATCH_HOOK.fullmatch(method.name) else ():
+            match statement:
+                case ast.Expr(value=ast.Call(func=ast.Attribute(attr="step", value=scheduler), args=[]) as step):
+                    built = [e for e in origins(source, scheduler) if isinstance(e, ast.Call)]
+                    factors = {factor for each in built if (factor := _factor_of_call(source, each)) is not None}
+                    if len(built) == len(factors) == 1:
+                        yield step, built[0], factors.pop()
+                case _:
+                    pass
+
+
+def _factor_of_call(source: SourceFile, call: ast.Call) -> float | None:
+    """Return the factor of each step of a new ``ExponentialLR``, perhaps the default of an option; None for others."""
+    if source.qualified_name(call.func) != "torch.optim.lr_scheduler.ExponentialLR":
+        return None
+    gamma = argument_node(call, "gamma", 1)
+    values = [] if gamma is None else list(origins(source, gamma))
+    if isinstance(gamma, ast.Attribute):  # args.gamma
+        options = [each for each in source.all_calls if last_name(each.func) == "add_argument"]
+        chosen = [each for each in options if destination(each) == gamma.attr]
+        values += [key.value for each in chosen for key in each.keywords if key.arg == "default"]
+    numbers = [number for each in values if (number := initial_number(each)) is not None]
+    return numbers[0] if len(numbers) == 1 and 0 < numbers[0] <= MAX_FACTOR else None
 
 
 def _factor_of_scheduler(scheduler: AbstractValue) -> float | None:
