@@ -638,3 +638,33 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 def test_the_cause_is_found(run, code, script):
     found = [(each.code, each.location is not None) for each in run(HEAD + script).findings if each.code[:3] == "LRN"]
     assert found == [(code, True)]
+
+
+DEVIATIONS_AS_MEANS = {
+    "a function": "nn.init.normal_(layer.weight, 0.01)  # <- LRN007\n",
+    "an alias, a truncated one": "from torch.nn import init\ninit.trunc_normal_(layer.weight, 0.02)  # <- LRN007\n",
+    "an import": "from torch.nn.init import normal_\nnormal_(layer.weight, 0.01)  # <- LRN007\n",
+    "a method": "layer.weight.data.normal_(0.01)  # <- LRN007\n",
+    "a variable": "init_std = 0.02\nnn.init.normal_(layer.weight, init_std)  # <- LRN007\n",
+    "a bound": "nn.init.uniform_(layer.weight, 0.1)  # <- LRN007\n",
+}
+DEVIATIONS = {
+    "by name": "nn.init.normal_(layer.weight, std=0.01)\n",
+    "both": "nn.init.normal_(layer.weight, 0.0, 0.02)\nlayer.weight.data.normal_(1.0, 0.02)\n",
+    "a mean of 0": "nn.init.normal_(layer.weight, 0)\nnn.init.normal_(layer.weight)\n",
+    "weights that scale": "nn.init.normal_(norm.weight, 0.5)\nnn.init.normal_(layer.weight, 1.0)\n",
+    "noise": "noise = torch.empty(8).normal_(0.1)\nscale = torch.empty(8).uniform_(0.5)\n",
+    "another function": "nn.init.xavier_normal_(layer.weight, 0.02)\nnn.init.constant_(layer.bias, 0.01)\n",
+    "two bounds": "nn.init.uniform_(layer.weight, -0.1, 0.1)\nlayer.weight.data.uniform_(-0.1, 0.1)\n",
+}
+LAYER = "import torch\nfrom torch import nn\nlayer, norm = nn.Linear(8, 8), nn.LayerNorm(8)\n"
+
+
+@pytest.mark.parametrize("script", DEVIATIONS_AS_MEANS.values(), ids=DEVIATIONS_AS_MEANS)
+def test_lint_reports_deviations_that_are_passed_as_means(lint_reports, script):
+    lint_reports(LAYER + script)
+
+
+@pytest.mark.parametrize("script", DEVIATIONS.values(), ids=DEVIATIONS)
+def test_lint_accepts_other_initialisations(lint_is_clean, script):
+    lint_is_clean(LAYER + script, "LRN007")

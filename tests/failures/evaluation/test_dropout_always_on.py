@@ -595,6 +595,9 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(rate)
         self.qkv = nn.Linear(8, 24)
 
+    def dropped(self, x):
+        return self.drop(x)
+
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         {rate}

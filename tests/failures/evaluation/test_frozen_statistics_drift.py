@@ -507,3 +507,75 @@ def test_lint_reports_train_mode_of_a_frozen_part(lint_reports, script):
 @pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
 def test_lint_accepts_correct_trainings(lint_is_clean, script):
     lint_is_clean(script, "EVL022")
+
+
+FREEZING = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, fix=False):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 2)
+        BUILT
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x)).mean((2, 3)))
+
+    def freeze_bn(self):
+        for m in self.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.eval()
+
+def fix_bn(m):
+    if "BatchNorm" in m.__class__.__name__:
+        m.eval()
+
+def main(loader):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    BEFORE
+    for epoch in range(5):
+        model.train()MARK
+        AFTER
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+"""
+
+
+def _frozen(before="pass", after="pass", built="pass", mark="", **changed):
+    script = FREEZING.replace("BEFORE", before).replace("AFTER", after).replace("BUILT", built).replace("MARK", mark)
+    return script.replace(changed.get("old", "\0"), changed.get("new", ""))
+
+
+UNDONE = {
+    "a method": {"before": "model.freeze_bn()"},
+    "on a condition": {"before": "if fine_tune:\n        model.freeze_bn()"},
+    "applied": {"before": "model.apply(fix_bn)"},
+    "in the constructor": {"built": "if fix:\n            self.freeze_bn()"},
+}
+NOT_UNDONE = {
+    "after train()": {"after": "model.freeze_bn()"},
+    "before the loop and in it": {"before": "model.freeze_bn()", "after": "model.freeze_bn()"},
+    "no train()": {"before": "model.freeze_bn()", "old": "        model.train()", "new": "        pass"},
+    "an own train": {
+        "before": "model.freeze_bn()",
+        "old": "    def freeze_bn",
+        "new": "    def train(self, mode=True):\n        super().train(mode)\n        self.freeze_bn()\n\n"
+        "    def freeze_bn",
+    },
+    "another model": {"before": "other = Net()\n    other.freeze_bn()"},
+    "all layers": {"before": "model.freeze_bn()", "old": "if isinstance(m, nn.BatchNorm2d)", "new": "if True"},
+}
+
+
+@pytest.mark.parametrize("case", UNDONE.values(), ids=UNDONE)
+def test_lint_reports_frozen_statistics_that_train_undoes(lint_reports, case):
+    lint_reports(_frozen(**case, mark="  # <- EVL022"))
+
+
+@pytest.mark.parametrize("case", NOT_UNDONE.values(), ids=NOT_UNDONE)
+def test_lint_accepts_statistics_that_stay_frozen(lint_is_clean, case):
+    lint_is_clean(_frozen(**case), "EVL022")

@@ -400,3 +400,94 @@ def test_lint_reports_counts_that_start_again_in_each_batch(lint_reports, script
 @pytest.mark.parametrize("script", COUNTS_ON_PURPOSE.values(), ids=COUNTS_ON_PURPOSE)
 def test_lint_accepts_counts_of_single_batches(lint_is_clean, script):
     lint_is_clean(COUNTS_HEAD + script, "EVL012")
+
+
+PRINTED = {
+    "collected, and the wrong one printed": """
+def evaluate(model, val_loader):
+    losses = []
+    with torch.no_grad():
+        for x, y in val_loader:
+            val_loss = criterion(model(x), y)
+            losses.append(val_loss.item())
+    print("loss {:.4f}".format(val_loss))  # <- EVL012
+    return sum(losses) / len(losses)
+""",
+    "in the loop over epochs": """
+for epoch in range(3):
+    model.eval()
+    for x, y in test_loader:
+        loss = criterion(model(x), y)
+        total += loss.item()
+    print(f"epoch {epoch}: test loss {loss.item():.3f}")  # <- EVL012
+""",
+    "logged": """
+def validate(model, loader, writer, epoch):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+    writer.add_scalar("loss/val", loss.item(), epoch)  # <- EVL012
+""",
+    "an accuracy": """
+for x, y in valid_loader:
+    acc = (model(x).argmax(1) == y).float().mean()
+    accs.append(acc.item())
+print("validation accuracy", acc)  # <- EVL012
+""",
+}
+PRINTED_FINE = {
+    "training": """
+for epoch in range(3):
+    for x, y in train_loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+""",
+    "the mean under the same name": """
+for x, y in val_loader:
+    loss = criterion(model(x), y)
+    total += loss.item()
+loss = total / len(val_loader)
+print("val", loss)
+""",
+    "printed for each batch": """
+for x, y in val_loader:
+    loss = criterion(model(x), y)
+    print("val", loss.item())
+""",
+    "the next loop": """
+for x, y in val_loader:
+    loss = criterion(model(x), y)
+    total += loss.item()
+for x, y in test_loader:
+    loss = criterion(model(x), y)
+    print("test", loss.item())
+""",
+    "a sum": """
+for x, y in val_loader:
+    loss = loss + criterion(model(x), y)
+print("val", loss.item() / len(val_loader))
+""",
+    "an output": """
+for x, y in test_loader:
+    out = model(x)
+print("last", out.shape)
+""",
+    "a single batch": """
+test_loader = DataLoader(data, batch_size=len(data))
+for x, y in test_loader:
+    loss = criterion(model(x), y)
+print("test", loss.item())
+""",
+}
+
+
+@pytest.mark.parametrize("script", PRINTED.values(), ids=PRINTED)
+def test_lint_reports_printed_values_of_the_last_batch(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", PRINTED_FINE.values(), ids=PRINTED_FINE)
+def test_lint_accepts_other_printed_values(lint_is_clean, script):
+    lint_is_clean(script, "EVL012")

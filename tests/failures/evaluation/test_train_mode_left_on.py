@@ -1892,3 +1892,57 @@ def test_lint_reports_programs_that_never_set_eval_mode(lint_reports, script):
 def test_lint_accepts_programs_that_may_set_eval_mode(lint_codes, script):
     head = NEVER_HEAD.replace(".backward()", "") if "pass  # (net" in script else NEVER_HEAD
     assert "EVL001" not in lint_codes(head + script.replace("  # <- EVL001", ""))
+
+
+LOADED = """
+import sys
+import torch
+from collections import OrderedDict
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.body = Net.block(6, width)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    @staticmethod
+    def block(size, width):
+        return nn.Sequential(OrderedDict([("linear", nn.Linear(size, width)), ("norm", nn.BatchNorm1d(width))]))
+
+class Plain(nn.Module):
+    def __init__(self, model=None):
+        super().__init__()
+        self.model = make()
+
+    def forward(self, x):
+        return self.model(x)
+
+{model}
+model.load_state_dict(torch.load("net.pt"))
+for x, y in test_loader:
+    print((model(x).argmax(1) == y).float().mean())
+"""
+CHOICE = "if sys.argv[1] == 'a':\n    model = Net()\nelse:\n    model = {}"
+EVALUATED = "model(x).argmax(1) == y).float().mean())"
+
+
+@pytest.mark.parametrize("model", ["model = Net()", CHOICE.format("Net(16)"), CHOICE.format("Plain()")])
+def test_lint_knows_layers_in_an_ordered_dictionary(lint_reports, model):
+    lint_reports(LOADED.replace("{model}", model).replace(EVALUATED, f"{EVALUATED}  # <- EVL001"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        LOADED.replace("{model}", "model = Net()\nmodel.eval()"),
+        LOADED.replace("{model}", CHOICE.format("nn.Linear(6, 2)")),
+        LOADED.replace("{model}", "model = Plain()"),
+        LOADED.replace("{model}", "model = Net()").replace("BatchNorm1d", "LayerNorm"),
+    ],
+)
+def test_lint_accepts_loaded_models_that_may_not_depend_on_the_mode(lint_is_clean, script):
+    lint_is_clean(script, "EVL001")

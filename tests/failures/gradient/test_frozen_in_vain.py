@@ -433,3 +433,42 @@ def test_names_of_code_without_source_are_checked(run_reports, run_is_clean):
     head = HEAD + TRAINED + SET + ALL
     run_reports(head + f"exec({LOOP.replace('  # R', '')!r})  # <- GRD012\n")
     run_is_clean(head + f"exec({_with_step(READ['by the script']).replace('  # R', '')!r})\n")
+
+
+STATES = {
+    "items": """
+for name, param in model.state_dict().items():
+    if "fc" not in name:
+        param.requires_grad = False  # <- GRD012
+""",
+    "values, by the method": """
+state = model.state_dict()
+for p in state.values():
+    p.requires_grad_(False)  # <- GRD012
+""",
+    "by name": """
+model.state_dict()["fc.weight"].requires_grad = False  # <- GRD012
+""",
+    "of a variable": """
+weights = model.state_dict()
+for key in weights:
+    weights[key].requires_grad = False  # <- GRD012
+""",
+}
+STATES_FINE = {
+    "parameters": "for n, p in model.named_parameters():\n    p.requires_grad = False\n",
+    "the parameters themselves": "for p in model.state_dict(keep_vars=True).values():\n    p.requires_grad = False\n",
+    "a dictionary of parameters": "named = dict(model.named_parameters())\nnamed['fc.weight'].requires_grad = False\n",
+    "a saved file": "for p in torch.load('net.pt').values():\n    p.requires_grad = False\n",
+    "another tensor": "for k, p in model.state_dict().items():\n    x.requires_grad = False\n",
+}
+
+
+@pytest.mark.parametrize("script", STATES.values(), ids=STATES)
+def test_lint_reports_settings_of_a_state(lint_reports, script):
+    lint_reports(HEAD + TRAINED + script)
+
+
+@pytest.mark.parametrize("script", STATES_FINE.values(), ids=STATES_FINE)
+def test_lint_accepts_settings_of_parameters(lint_is_clean, script):
+    lint_is_clean(HEAD + TRAINED + script, "GRD012")

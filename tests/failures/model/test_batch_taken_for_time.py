@@ -392,3 +392,47 @@ def test_lint_reports_outputs_that_are_read_as_batch_first(lint_reports, layer, 
 @pytest.mark.parametrize(("layer", "body"), LINT_CORRECT.values(), ids=LINT_CORRECT)
 def test_lint_accepts_other_layouts(lint_is_clean, layer, body):
     lint_is_clean(lint_script(layer, body))
+
+
+STACKED = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, size, width, batch_first):
+        super().__init__()
+        self.rnn = nn.GRU(size, width, batch_first=batch_first)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.layers = {layers}
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+STACKS = {
+    "the first one": "nn.Sequential(*[Block(3 if i == 0 else 8, 8, batch_first=i == 0) for i in range(3)])",
+    "a conditional value": "nn.Sequential(*[Block(8, 8, batch_first=True if i == 0 else False) for i in range(3)])",
+    "a list": "nn.ModuleList([nn.LSTM(8, 8, batch_first=(k == 0)) for k in range(3)])",
+    "all but the first one": "nn.ModuleList(nn.LSTM(8, 8, batch_first=n > 0) for n in range(3))",
+}
+STACKS_FINE = {
+    "all": "nn.Sequential(*[Block(3 if i == 0 else 8, 8, batch_first=True) for i in range(3)])",
+    "a setting": "nn.Sequential(*[Block(3 if i == 0 else 8, 8, batch_first=width > 4) for i in range(3)])",
+    "a list of settings": "nn.ModuleList([nn.LSTM(8, 8, batch_first=b) for b in (True, False)])",
+    "one layer": "nn.LSTM(3, 8, batch_first=width == 8)",
+}
+
+
+@pytest.mark.parametrize("layers", STACKS.values(), ids=STACKS)
+def test_lint_reports_stacks_of_different_layouts(lint_reports, layers):
+    lint_reports(STACKED.replace("{layers}", f"{layers}  # <- MDL010"))
+
+
+@pytest.mark.parametrize("layers", STACKS_FINE.values(), ids=STACKS_FINE)
+def test_lint_accepts_stacks_of_one_layout(lint_is_clean, layers):
+    lint_is_clean(STACKED.replace("{layers}", layers), "MDL010")

@@ -28,6 +28,9 @@ class Net(nn.Module):
         super().__init__()
         self.a, self.b, self.drop = nn.Linear(8, 16), nn.Linear(16, 5), nn.Dropout(0.4)
 
+    def hidden(self, x):
+        return self.drop(self.a(x))
+
     def forward(self, x):
         {forward}
 

@@ -22,6 +22,8 @@ class Net(nn.Module):
         x = self.first(x)
 {}
         return self.last(x)
+    def with_dropout(self, x):
+        return self.drop(x)
 net = Net()
 """
 TRAIN = """
@@ -477,3 +479,31 @@ def test_lint_reports_discarded_derivatives(lint_reports, name):
 @pytest.mark.parametrize("name", DERIVATIVES_IN_USE)
 def test_lint_accepts_derivatives_in_use(lint_is_clean, name):
     lint_is_clean(VIEWS_THAT_ARE_NOT_ASSIGNED_HEAD + DERIVATIVES_IN_USE[name])
+
+
+TABLES = {
+    "columns": 'df = pd.read_csv("a.csv")\ndf.drop("id", axis=1)  # <- MDL009\n',
+    "in a loop": 'df = pd.read_csv("a.csv")\nfor c in "ab":\n    df.drop(columns=[c])  # <- MDL009\n',
+    "missing values": "def clean(df):\n    df.fillna(0)  # <- MDL009\n    return df.values\n",
+    "an index": 'train_df = pd.read_csv("a.csv")\ntrain_df.reset_index(drop=True)  # <- MDL009\n',
+    "names": 'data = pd.DataFrame(rows)\ndata.rename(columns={"a": "b"})  # <- MDL009\n',
+}
+TABLES_FINE = {
+    "in place": 'df = pd.read_csv("a.csv")\ndf.drop("id", axis=1, inplace=True)\ndf.fillna(0, inplace=True)\n',
+    "assigned": 'df = pd.read_csv("a.csv")\ndf = df.dropna()\nx = df.drop(columns=["id"]).values\n',
+    "a list": "items = list(rows)\nitems.sort()\nitems.reverse()\n",
+    "another object": "cache.drop(key)\nqueue.drop(index=3)\nfile.rename(target)\n",
+    "a dictionary of modules": "model.replace(value=nn.ReLU())\nlayer.interpolate(2)\n",
+    "printed": 'df = pd.read_csv("a.csv")\nprint(df.sort_values("a"))\n',
+}
+PANDAS = "import pandas as pd\nimport torch\nfrom torch import nn\n"
+
+
+@pytest.mark.parametrize("script", TABLES.values(), ids=TABLES)
+def test_lint_reports_discarded_tables(lint_reports, script):
+    lint_reports(PANDAS + script)
+
+
+@pytest.mark.parametrize("script", TABLES_FINE.values(), ids=TABLES_FINE)
+def test_lint_accepts_tables_in_use(lint_is_clean, script):
+    lint_is_clean(PANDAS + script)

@@ -1361,3 +1361,42 @@ def test_lint_reports_own_schedules_in_other_units(lint_reports, script):
 @pytest.mark.parametrize("name", OWN_PER_BATCH_FINE)
 def test_lint_accepts_own_schedules(lint_is_clean, name):
     lint_is_clean(OWN_HEAD + OWN_PER_BATCH_FINE[name], "SCH007")
+
+
+SOON_HEAD = (
+    EPOCHS_STEPPED_PER_BATCH_HEAD
+    + """
+loader = DataLoader(data, batch_size=16)
+
+def fit(net, epochs, schedule):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.SCHEDULE
+    for epoch in range(epochs):
+        for a, b in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(a), b).backward()
+            optimizer.step()
+            scheduler.step()MARK
+"""
+)
+SOON = {
+    "steps": "StepLR(optimizer, step_size=3, gamma=0.1)",
+    "steps by default": "StepLR(optimizer, 7)",
+    "milestones": "MultiStepLR(optimizer, milestones=[4, 8])",
+}
+LATER = {
+    "many batches": "StepLR(optimizer, step_size=3000, gamma=0.1)",
+    "a slow decay": "StepLR(optimizer, step_size=3, gamma=0.99)",
+    "a late milestone": "MultiStepLR(optimizer, milestones=[8, 4000])",
+    "a variable": "StepLR(optimizer, step_size=len(loader) * 3)",
+}
+
+
+@pytest.mark.parametrize("schedule", SOON.values(), ids=SOON)
+def test_lint_reports_drops_in_the_first_batches(lint_reports, schedule):
+    lint_reports(SOON_HEAD.replace("SCHEDULE", schedule).replace("MARK", "  # <- SCH007"))
+
+
+@pytest.mark.parametrize("schedule", LATER.values(), ids=LATER)
+def test_lint_accepts_later_drops(lint_is_clean, schedule):
+    lint_is_clean(SOON_HEAD.replace("SCHEDULE", schedule).replace("MARK", ""), "SCH007")

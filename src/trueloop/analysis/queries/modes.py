@@ -271,7 +271,7 @@ def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -
     alternatives = list(model.alternatives())
     if len(alternatives) > 1:
         answers = {_depends_on_mode(source, each, seen) for each in alternatives}
-        return answers.pop() if len(answers) == 1 else None
+        return True if answers <= {True, None} and True in answers else answers.pop() if len(answers) == 1 else None
     model = alternatives[0]
     if model.facts & {WRAPPER, SUBMODULE} and model.sources:
         owner = _depends_on_mode(source, model.sources[0], seen)
@@ -296,9 +296,9 @@ def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, se
     argument_count = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
     is_container = name in ("Sequential", "ModuleList", "ModuleDict")
     if is_container and argument_count:
-        from_functions = _gets_layers_of_functions(source, model.node)
-        if from_functions or not model.sources:
-            return from_functions or None  # its layers are unknown
+        written_out = _gets_layers_of_functions(source, model.node) or _creates_layers(source, model.node)
+        if written_out or not model.sources:
+            return written_out or None  # its layers are unknown
     return is_container and _any_true(_depends_on_mode(source, each, seen) for each in model.sources)
 
 
@@ -314,21 +314,24 @@ def _gets_layers_of_functions(source: SourceFile, container: ast.Call) -> bool:
     return False
 
 
-def _creates_layers(source: SourceFile, function: ast.FunctionDef, call: ast.Call) -> bool:
-    """Return True if a function creates a layer that depends on the mode, for the arguments that a call passes."""
-    for layer in nodes_in(function, ast.Call):
+def _creates_layers(source: SourceFile, where: ast.FunctionDef | ast.Call, call: ast.Call | None = None) -> bool:
+    """Return True if a layer that depends on the mode is created in a function, for the arguments of a call.
+
+    Or without a condition in the arguments of a container: ``Sequential(OrderedDict([("norm", BatchNorm2d(8))]))``.
+    """
+    for layer in nodes_in(where, ast.Call):
         name = source.qualified_name(layer.func).removeprefix(_TORCH_NN) or last_name(layer.func)
         rates = [*layer.args[:1], *(each.value for each in layer.keywords if each.arg == "p")]
         is_off = any(isinstance(each, ast.Constant) and each.value == 0 for each in rates)
         if not name.startswith(_BATCH_NORMS) and (is_off or not name.startswith(_DROPOUT)):
             continue
-        around = [each for each in enclosing_nodes(source, layer) if isinstance(each, ast.If | ast.IfExp)]
-        if all(_is_on(source, function, call, each.test) for each in around):
+        around = [e for e in enclosing_nodes(source, layer) if isinstance(e, ast.If | ast.IfExp) and encloses(where, e)]
+        if not around or (call is not None and all(_is_on(source, where, call, each.test) for each in around)):
             return True
     return False
 
 
-def _is_on(source: SourceFile, function: ast.FunctionDef, call: ast.Call, test: ast.expr) -> bool:
+def _is_on(source: SourceFile, function: Any, call: ast.Call, test: ast.expr) -> bool:
     """Return True for a parameter that is True in a call."""
     given = argument_of(source, function, call, test.id) if isinstance(test, ast.Name) else None
     return isinstance(given, ast.Constant) and given.value is True

@@ -1,4 +1,4 @@
-"""A decision about an epoch rests on the loss or accuracy of its last batch.
+"""A decision about an epoch, or a printed result, rests on the loss or accuracy of its last batch.
 
 What you see
     A validation loss that jumps up and down; the "best" checkpoint, early stopping or the learning rate depend on
@@ -26,7 +26,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code: a loop over a loader that computes a loss, or a share of right
     predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
-    is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates. A total
+    is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates, or, after
+    an evaluation, printed or logged, even if the loop also collects the values. A total
     that the loop itself sets to 0 before it adds to it is reported too, if nothing else uses it in the loop, also as
     a tensor of zeros, a dictionary or a list that is divided, returned or given to a metric after the loop. So is a
     count of right predictions that is added to after the loop. So is a count that the loop sets in each iteration,
@@ -66,6 +67,7 @@ _OUTPUT: Final = frozenset((
     "isnan", "isfinite", "format", "item", "backward", "scale", "log_scalar", "detach", "cpu",
 ))  # fmt: skip
 """Functions that do not collect a value."""
+_PRINTING: Final = frozenset(("print", "info", "log", "add_scalar", "write"))
 _COUNTING: Final = frozenset((
     "sum", "item", "mean", "len", "size", "count_nonzero", "bincount", "histc", "histogram", "confusion_matrix",
 ))  # fmt: skip
@@ -91,6 +93,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if not name or not _is_result_of_batch(source, loop, statement.value):
                 continue
             decision = _decision(source, loop, name) if _is_only_replaced(source, loop, name) else None
+            decision = decision or _printed(source, loop, name)
             if decision is not None:
                 yield Hit(
                     message=f"`{name}` is the value of the last batch here: each iteration of the loop over "
@@ -446,6 +449,42 @@ def _decision(source: SourceFile, loop: BatchLoop, name: str) -> Any:
         if isinstance(parent, ast.Return | ast.Tuple) and _is_returned(source, parent) and _evaluates(loop):
             return parent
     return None
+
+
+def _printed(source: SourceFile, loop: BatchLoop, name: str) -> ast.Call | None:
+    """Return the call after an evaluation that prints or logs the value of its last batch; None if there is none."""
+    trains = any(each.attr in ("backward", "step") for each in nodes_in(loop.node, ast.Attribute))
+    where = f"{ast.unparse(loop.loader)} {name} {getattr(loop.function, 'name', '')}"
+    others = nodes_in(loop.function, ast.AugAssign, ast.NamedExpr, ast.For, ast.withitem)
+    targets = [target for each in others for target in _targets(each)]
+    is_other = name in targets or len(assigned_in(loop.node, name)) != 1
+    if trains or is_other or not name_words(where) & _EVALUATING:
+        return None
+    end = loop.node.end_lineno or 0
+    if any(each.lineno > end for each in assigned_in(loop.function, name)):
+        return None
+    for call in nodes_in(loop.function, ast.Call):
+        if call.lineno > end and last_name(call.func) in _PRINTING and _is_reached(source, loop, call):
+            given = [*call.args, *(each.value for each in call.keywords)]
+            if any(dotted_name(each) == name for part in given for each in nodes_in(part, ast.Name, ast.Attribute)):
+                return call
+    return None
+
+
+def _targets(node: Any) -> list[str]:
+    """Return the variables that a loop, ``with`` or ``+=`` sets."""
+    target = getattr(node, "target", None) or getattr(node, "optional_vars", None)
+    return [dotted_name(each) for each in nodes_in(target, ast.Name, ast.Attribute)] if target is not None else []
+
+
+def _is_reached(source: SourceFile, loop: BatchLoop, call: ast.Call) -> bool:
+    """Return True for a call after a loop in the same block, perhaps under a condition, but in no other loop."""
+    parent: Any = source.parents.get(id(loop.node))
+    while isinstance(parent, ast.With):
+        parent = source.parents.get(id(parent))
+    is_module = isinstance(parent, ast.Module)
+    inner = [e for e in nodes_in(parent, ast.For, ast.While, ast.FunctionDef) if e is not parent and encloses(e, call)]
+    return (is_module or encloses(parent, call)) and not inner
 
 
 def _is_returned(source: SourceFile, node: ast.AST) -> bool:

@@ -25,6 +25,9 @@ How it is detected
     one if it is 5 or more, if the loss starts at 3 times that of the best constant prediction or more, and if the loss
     of 48 or more updates did not fall clearly below that. It does not read weights on a GPU.
 
+    The linter reports a deviation that is passed as the mean: ``nn.init.normal_(weight, 0.01)`` and
+    ``weight.data.normal_(0.01)`` have mean 0.01 and deviation 1, and ``uniform_(weight, 0.1)`` is from 0.1 to 1.
+
 References
     He et al., 2015, "Delving Deep into Rectifiers", arXiv:1502.01852
     torch.nn.init, https://docs.pytorch.org/docs/stable/nn.init.html
@@ -32,14 +35,19 @@ References
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.core.source_text import dotted_name
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GraphNode, LossGraphRead, Ref, StepStarted, WatchEnded
 
@@ -125,6 +133,50 @@ def _weights(nodes: Sequence[GraphNode]) -> Iterator[Ref]:
                         yield leaf.parameter
 
 
+_DRAWN: Final = {
+    "normal_": "the mean, and the deviation is 1",
+    "trunc_normal_": "the mean, and the deviation is 1",
+    "uniform_": "the lower end, and the upper one is 1",
+}
+_DEVIATION: Final = re.compile(r"(^|_)(std|sigma|stddev|stdev|initializer_range|init_range)(_|$)", re.IGNORECASE)
+_WEIGHT: Final = re.compile(r"(^|[._])(weight|bias|data|weights|param|parameter)$")
+LARGEST: Final = 0.5  # a larger mean may be meant, for weights that scale
+
+
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each initialisation that gets a deviation as its mean, or a bound as its lower end."""
+    for call in source.all_calls:
+        name = last_name(call.func)
+        given = _only_number(source, call) if name in _DRAWN else None
+        if given is not None and _is_deviation(source, given):
+            yield Hit(
+                message=f"`{ast.unparse(call)}`: the number is {_DRAWN[name]}. The weights are far larger than meant.",
+                node=call,
+            )
+
+
+def _only_number(source: SourceFile, call: ast.Call) -> ast.expr | None:
+    """Return the single number of ``nn.init.normal_(weight, 0.01)`` or ``weight.normal_(0.01)``; None for others."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if call.keywords:
+        return None
+    if source.qualified_name(call.func).startswith("torch.nn.init.") or last_name(owner) == "init":
+        is_norm = len(call.args) == 2 and re.search(r"norm|bn|scale|gamma", ast.unparse(call.args[0]), re.IGNORECASE)
+        return call.args[1] if len(call.args) == 2 and not is_norm else None
+    return call.args[0] if len(call.args) == 1 and _WEIGHT.search(dotted_name(owner)) else None
+
+
+def _is_deviation(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a small positive number, and for a variable that is called a deviation."""
+    if _DEVIATION.search(last_name(node)):
+        return True
+    values = [each.value for each in origins(source, node) if isinstance(each, ast.Constant)]
+    return len(values) == 1 and isinstance(values[0], float) and 0 < values[0] <= LARGEST
+
+
+RULE: Final = Rule(required_words=("normal_(|uniform_(",), find=find)
+
+
 def inject(loop: TeachingLoop) -> None:
     """Inject this failure into the teaching loop."""
     loop.require(not loop.settings["batchnorm"], "BatchNorm makes up for large weights.", batchnorm=False)
@@ -146,7 +198,7 @@ x = torch.randn(512, 32)
 y = (x[:, 0] + x[:, 1] > 0).long()
 model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
 for parameter in model.parameters():
-    nn.init.normal_(parameter)
+    nn.init.normal_(parameter, 0.01)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
 for step in range(150):
     rows = torch.randint(512, (64,))
@@ -161,8 +213,9 @@ FAILURE = Failure(
     title="Initial weights are far too large",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {"nn.init.normal_(parameter)": "nn.init.normal_(parameter, std=0.05)"}),
+    good=changed(BAD, {"nn.init.normal_(parameter, 0.01)": "nn.init.normal_(parameter, std=0.05)"}),
     fix="Leave the weights as PyTorch initialises them, or use nn.init.kaiming_normal_.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -28,7 +28,8 @@ How it is detected
     reports two cases. (1) The layer's time dimension has the batch size, its batch dimension has another size, and the
     input is the tensor of the loader itself. (2) The time dimension changes together with the batch size. Also without
     a loader, it repeats a call of the model with other values for half of the samples: see MDL015, which reports
-    attention layers and all other operations that mix samples.
+    attention layers and all other operations that mix samples. The linter reports a layer without ``batch_first`` whose
+    output is read as batch-first, and, as a warning, layers of one stack that are created with ``batch_first=i == 0``.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
@@ -37,13 +38,16 @@ References
     facebookresearch/fairseq#2449, the same in a tutorial, https://github.com/facebookresearch/fairseq/issues/2449
 """
 
+import ast
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trueloop.analysis.queries.batch_first import RECURRENT, read_as_batch_first
+from trueloop.analysis.queries.possible_values import loops_around
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.events import BatchLoaded, InformationFlowProbed, LayerCalled, LoaderStarted, Ref
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -160,7 +164,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from read_as_batch_first(source, RECURRENT)
 
 
-RULE = Rule(required_words=("LSTM|GRU|RNN", "forward"), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and stacked layers only the first of which is batch-first: ``batch_first=i == 0``."""
+    yield from find(source)
+    for call in source.all_calls:
+        given = next((each.value for each in call.keywords if each.arg == "batch_first"), None)
+        if not isinstance(given, ast.Compare | ast.IfExp):
+            continue
+        names = {each.id for each in nodes_in(given, ast.Name)}
+        if any(each.id in names for loop in loops_around(source, call) for each in nodes_in(loop.target, ast.Name)):
+            yield Hit(
+                message=f"`batch_first={ast.unparse(given)}` gives the layers of one stack different layouts: those "
+                "without `batch_first` get the batch-first output of the others and treat the samples as time steps.",
+                node=call,
+                severity=Severity.WARNING,
+            )
+
+
+RULE = Rule(required_words=("LSTM|GRU|RNN", "forward"), find=find_all)
 
 SCRIPT = """
 import torch

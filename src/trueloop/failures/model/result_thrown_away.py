@@ -38,7 +38,8 @@ How it is detected
     methods in a training loop. In a loop, the tensor must be computed by PyTorch or come from a ``DataLoader`` with the
     default ``collate_fn``. Calls inside ``try``, or inside ``with`` except autocast, are not checked. The program may
     not need the line, so this is a warning. It also reports a statement that only compares a variable with ``==``, one
-    that calls ``torch.autograd.grad``, and, as an error, one that passes a state to ``state_dict``.
+    that calls ``torch.autograd.grad``, one that calls a method of a table such as ``df.drop(columns=...)``, and, as an
+    error, one that passes a state to ``state_dict``.
 
 References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
@@ -58,6 +59,7 @@ from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops
 from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.queries.uncalled_methods import uncalled
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, nodes_in, walk
@@ -97,6 +99,17 @@ _METHODS_NAMED: Final = (
     "reset_parameters", "requires_grad_", "detach_", "zero_", "share_memory", "init_weights", "cuda",
 )  # fmt: skip
 """Methods that other codes do not report where they are named without being called."""
+_TABLE_METHODS: Final = frozenset((
+    "dropna", "fillna", "reset_index", "set_index", "drop_duplicates", "sort_values", "sort_index", "interpolate",
+))  # fmt: skip
+"""Methods of tables that return a changed copy, unless ``inplace=True``."""
+_TABLE_METHODS_WITH: Final = {
+    "drop": frozenset(("axis", "columns", "index", "labels")),
+    "rename": frozenset(("columns", "index")),
+    "replace": frozenset(("to_replace", "value", "regex")),
+}
+"""Further ones, which objects of other classes may have too, with arguments that only tables have."""
+_TABLE: Final = re.compile(r"(^|[_.])(df|data_?frame|pd|pandas)\d*($|[_.\[(])|read_csv|DataFrame", re.IGNORECASE)
 COMPUTED: Final = ("torch.nn.functional.", "torch.Tensor.", "torch.nn.")
 CREATED: Final = frozenset(
     f"torch.{word}"
@@ -133,6 +146,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
         yield from uncalled(source, method, "nothing changes")
     yield from _comparisons(source)
     yield from _derivatives(source)
+    yield from _tables(source)
     moved = {name: loop.node for loop in batch_loops(source) for name in _parts_of_batch(loop)}
     for statement in source.nodes_of(ast.Expr):
         call = statement.value
@@ -158,6 +172,27 @@ def _derivatives(source: SourceFile) -> Iterator[Hit]:
                 message="The result of `torch.autograd.grad()` is discarded: it returns the gradients and leaves "
                 f"`.grad` of all parameters unchanged. Writing them there is `{ast.unparse(call.args[0])}.backward()`.",
                 node=call,
+            )
+
+
+def _tables(source: SourceFile) -> Iterator[Hit]:
+    """Yield the calls of ``df.drop(columns=...)`` and other methods of tables whose changed copy is discarded."""
+    for statement in source.nodes_of(ast.Expr):
+        match statement.value:
+            case ast.Call(func=ast.Attribute(attr=method, value=table), args=args, keywords=keywords) as call:
+                pass
+            case _:
+                continue
+        words = {each.arg for each in keywords}
+        is_table = method in _TABLE_METHODS or bool(words & _TABLE_METHODS_WITH.get(method, frozenset()))
+        is_made = any(_TABLE.search(ast.unparse(each)) for each in origins(source, table, 2))
+        shows = source.notebook and not _is_certain(source, statement)  # the last line of a cell shows its value
+        if is_table and is_made and not shows and not words & {"inplace", None} and len(args) < 5:
+            yield Hit(
+                message=f"The result of `{ast.unparse(call.func)}()` is discarded: the call returns a changed copy "
+                f"and does not change `{ast.unparse(table)}`.",
+                node=call,
+                fix=_assign_result(source, statement, table.id) if isinstance(table, ast.Name) else None,
             )
 
 
@@ -388,6 +423,7 @@ _ALONE: Final = re.compile(
 _PURE_CALL: Final = re.compile(
     r"(?:queeze|view|reshape|permute|transpose|contiguous|long|\.to|cuda|flatten|expand|repeat|state_dict|[ei]lu|dropout|igmoid"
     r"|tanh|oftmax|masked|index_|scatter_add|clamp|mish|swish|plus|detach|float|double|half|bfloat16|\bgrad"
+    r"|\.drop|fillna|set_index|sort_values|sort_index|rename|replace|interpolate"
     r"|(?:grad|data|weight|bias|torch|np|numpy)\.(?:clip|add|sub|mul|div|lerp))\w*\("
 )
 _LAYER: Final = re.compile(r"[a-z]LU|ELU|Mish|Hardswish|Dropout|igmoid|Tanh|Softmax|Softplus")
@@ -407,7 +443,7 @@ PURE = ".squeeze(|.unsqueeze(|.view(|.reshape(|.permute(|.transpose(|.contiguous
 _WORDS: Final = (
     f"{PURE}|queeze(|masked_|index_|scatter_add(|clamp|flatten(|.state_dict(|relu|ReLU|elu|LU(|dropout|Dropout|igmoid"
     "|tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|import grad|.data.|.weight.|.bias."
-    "|.reset_parameters|.init_weights|.zero_|.share_memory|.cuda\n"
+    "|.reset_parameters|.init_weights|.zero_|.share_memory|.cuda\n|.drop|.fillna(|et_index(|.sort_|.rename(|.replace("
 )
 RULE = Rule(
     required_words=(

@@ -39,9 +39,9 @@ How it is detected
     properties, and that is stepped outside the loop with the updates, and the Noam schedule of "Attention is all you
     need", ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also
     reports a rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch, and a
-    scheduler that each batch steps although its length is the number of epochs, its milestones are at most that
-    number, or its step size is, if the rate then falls to half or less. The length of a ``LambdaLR``, or of a class
-    that sets the learning rate itself, is a number by which it divides the number of its steps.
+    scheduler that each batch steps although its length is the number of epochs, its milestones are at most that number
+    (10 if it is unknown), or its step size is, if the rate then falls to half or less. The length of a ``LambdaLR``, or
+    of a class that sets the learning rate itself, is a number by which it divides the number of its steps.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -289,6 +289,7 @@ def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
 
 DROPS: Final = {"MultiStepLR": "milestones", "StepLR": "step_size"}
 """Schedules that lower the rate abruptly -> the argument that says when."""
+SOON: Final = 10  # batches; a rate that drops within them in a run of unknown length counts epochs
 ENDING: Final = frozenset((
     "CosineAnnealingLR", "PolynomialLR", "get_cosine_schedule_with_warmup", "get_linear_schedule_with_warmup",
 ))  # fmt: skip
@@ -402,11 +403,11 @@ def _length_in_epochs(scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
         return ""
     drops = [argument] if name == "StepLR" else [each for part in argument.alternatives() for each in part.sources]
     count, numbers = loop.trip_count() or 0, [each.constant() for each in drops]
-    are_within = all(isinstance(each, int) and 1 < each <= count for each in numbers)
+    are_within = all(isinstance(each, int) and 1 < each <= (count or SOON) for each in numbers)
     if not drops or not (are_within or all(any(_is_part_of(each, one, names) for one in epochs) for each in drops)):
         return ""
     text = f"{DROPS[name]}={ast.unparse(argument.node)}" if isinstance(argument.node, ast.expr) else DROPS[name]
-    return f"`{text}` counts the {count} epochs" if count else f"`{text}` counts epochs"
+    return f"`{text}` counts the {count} epochs" if count else f"`{text}` seems to count epochs"
 
 
 def _is_over_batches(loop: Loop) -> bool:

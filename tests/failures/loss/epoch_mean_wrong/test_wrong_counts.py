@@ -427,3 +427,57 @@ def test_lint_accepts_sums_divided_by_rows(lint_codes, loop, value, divisor):
     added = BY_HAND.format(loss="MSELoss(reduction='sum')", loop=loop, value=summed, factor="", divisor=divisor)
     batches = BY_HAND.format(loss="MSELoss()", loop=loop, value=value, factor="", divisor="batches")
     assert all("LOS012" not in lint_codes(each) for each in (weighted, added, batches))
+
+
+SHARES = {
+    "in a list": """
+loader = DataLoader(test_set, batch_size=BATCH_SIZE)
+for x, y in loader:
+    predicted = model(x).argmax(1)
+    accuracies.append((y == predicted).sum().item() / BATCH_SIZE)  # <- LOS012
+print(np.mean(accuracies))
+""",
+    "in a variable, as a percentage": """
+test_loader = DataLoader(test_set, args.batch_size)
+for x, y in test_loader:
+    _, pred = torch.max(model(x), 1)
+    acc = 100 * (pred == y).sum() / args.batch_size  # <- LOS012
+    total += acc.item()
+print(total / len(test_loader))
+""",
+    "a sum of PyTorch's mean loss": """
+criterion = torch.nn.MSELoss()
+loader = DataLoader(train_set, batch_size=32)
+for x, y in loader:
+    loss = criterion(model(x), y)
+    total += loss.sum().item()
+print(total / len(loader.dataset))  # <- LOS012
+""",
+    "a mean of several devices": """
+loader = DataLoader(train_set, batch_size=32)
+for x, y in loader:
+    loss = criterion(model(x), y).mean()
+    total += loss.item()
+print(total / len(loader.dataset))  # <- LOS012
+""",
+}
+SHARES_FINE = {
+    "a full last batch": SHARES["in a list"].replace("BATCH_SIZE)\n", "BATCH_SIZE, drop_last=True)\n", 1),
+    "the size of this batch": SHARES["in a list"].replace("/ BATCH_SIZE", "/ y.size(0)"),
+    "its own batch size": SHARES["in a list"].replace("    pred", "    BATCH_SIZE = len(x)\n    pred"),
+    "smaller ones are skipped": SHARES["in a list"].replace(
+        "    pred", "    if len(x) < BATCH_SIZE:\n        continue\n    pred"
+    ),
+    "a loss per sample": SHARES["a sum of PyTorch's mean loss"].replace("MSELoss()", "MSELoss(reduction='none')"),
+    "a loss of the program": SHARES["a sum of PyTorch's mean loss"].replace("torch.nn.MSELoss()", "OwnLoss()"),
+}
+
+
+@pytest.mark.parametrize("script", SHARES.values(), ids=SHARES)
+def test_lint_reports_shares_of_full_batches(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", SHARES_FINE.values(), ids=SHARES_FINE)
+def test_lint_accepts_other_shares(lint_is_clean, script):
+    lint_is_clean(script.replace("  # <- LOS012", ""), "LOS012")

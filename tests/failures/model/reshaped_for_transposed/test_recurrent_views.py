@@ -16,6 +16,9 @@ class Net(nn.Module):
         self.drop = nn.Dropout(0.2)
         self.fc = nn.Linear(64, 4)
 
+    def score(self, states):
+        return self.fc(self.drop(states))
+
     def forward(self, x, lengths):
         batch_size, steps = x.shape
         BODY

@@ -35,7 +35,8 @@ How it is detected
     was frozen, in any function, if a model or head that the first training used and the second one does not is
     evaluated afterwards, or the old task that a text names, as in ``accuracy(model, digits, "digit")``. It is silent if
     the function puts anything back into eval mode, a class has its own ``train``, or the program sets ``requires_grad``
-    to True.
+    to True. It also reports ``train()`` in a loop if a function that puts all BatchNorm layers into eval mode is called
+    only once, before the loop or in the constructor of the model.
 
 References
     lightly-ai/lightly#1438, "deactivate_requires_grad does not fix the model!",

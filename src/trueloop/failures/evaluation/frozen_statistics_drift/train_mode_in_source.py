@@ -11,6 +11,7 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
+from trueloop.failures.evaluation.frozen_statistics_drift.undone_by_train import find_undone
 from trueloop.failures.failure import Rule
 
 _MAX_DEPTH: Final = 6
@@ -169,7 +170,13 @@ def _creates_batch_norm(source: SourceFile, node: ast.AST, seen: set[str], depth
     return False
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and each ``train()`` that undoes a function which freezes the statistics."""
+    yield from find(source) if "requires_grad" in source.text.source else ()
+    yield from find_undone(source)
+
+
 RULE: Final = Rule(
-    required_words=("BatchNorm", "requires_grad", ".train(", ".step(", "no_grad|inference_mode"),
-    find=find,
+    required_words=("BatchNorm|bn", "requires_grad|.eval()", ".train(", ".step("),
+    find=find_all,
 )

@@ -19,8 +19,10 @@ When this is fine
     - The program uses an attribute of this name as its own setting and reads it.
 
 How it is detected
-    The linter reports the assignment, unless the file may read the attribute. In a run, the sanitizer looks for such
-    attributes when a model is first called after an optimizer was built, so it does not see later assignments. It
+    The linter reports the assignment, unless the file may read the attribute, and each one to a tensor that
+    ``state_dict()`` returns, which shares the numbers of the parameter but not its settings. In a run, the sanitizer
+    looks for such attributes when a model is first called after an optimizer was built, so it does not see later
+    assignments. It
     reports an attribute that no code of the program reads, once an optimizer steps parameters that should be frozen
     with a learning rate above zero, or has parameters that should be unfrozen and are not.
 
@@ -42,7 +44,8 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.abstract_value import SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import loops_around, origins
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
@@ -197,7 +200,46 @@ def _freeze_correctly(source: SourceFile, assignment: Op, module: bool) -> Fix |
     return Fix((source.text.replace(statement, correct),), safe=False, description=f"Use `{correct}`")
 
 
-RULE = Rule(required_words=("|".join((".requires_grad =", ".requires_grad=", *sorted(MISSPELLINGS))),), find=find)
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and settings of the tensors that ``state_dict`` returns, which are detached."""
+    yield from find(source)
+    for node in source.nodes_of(ast.Assign, ast.Call):
+        target = node.func if isinstance(node, ast.Call) else node.targets[0]
+        if isinstance(target, ast.Attribute) and target.attr in (REQUIRES_GRAD, f"{REQUIRES_GRAD}_"):
+            state = _state_of(source, target.value)
+            if state is not None:
+                yield Hit(
+                    message=f"`{ast.unparse(node)}` changes no parameter: `{ast.unparse(state)}` returns tensors that "
+                    "are detached from the parameters. Only those of `parameters()` and `named_parameters()` count.",
+                    node=target,
+                    related=((state, "the detached tensors"),) if state.lineno != target.lineno else (),
+                )
+
+
+def _state_of(source: SourceFile, tensor: ast.expr) -> ast.Call | None:
+    """Return the call of ``state_dict`` whose result contains a tensor: ``state["fc.weight"]``, ``for p in ...``."""
+    states: list[ast.expr] = []
+    if isinstance(tensor, ast.Subscript):
+        states = list(origins(source, tensor.value))
+    elif isinstance(tensor, ast.Name):
+        loop = next((e for e in loops_around(source, tensor) if _binds(e.target, tensor.id)), None)
+        match loop.iter if loop is not None else None:
+            case ast.Call(func=ast.Attribute(attr="items" | "values", value=state), args=[]):
+                states = list(origins(source, state))
+            case _:
+                pass
+    calls = [e for e in states if isinstance(e, ast.Call) and last_name(e.func) == "state_dict" and not e.keywords]
+    return calls[0] if calls and calls[-1] is states[-1] else None
+
+
+def _binds(target: ast.expr, name: str) -> bool:
+    """Return True if a loop binds a name to the values: ``for p in ...``, ``for key, p in ...``."""
+    last = target.elts[-1] if isinstance(target, ast.Tuple) else target
+    return isinstance(last, ast.Name) and last.id == name
+
+
+_WORDS: Final = (".requires_grad =", ".requires_grad=", *sorted(MISSPELLINGS))
+RULE = Rule(required_words=("|".join(_WORDS),), find=find_all)
 
 BAD = """
 import torch

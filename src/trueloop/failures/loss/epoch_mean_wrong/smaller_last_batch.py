@@ -161,6 +161,15 @@ def _has_equal_batches(source: SourceFile) -> bool:
     return bool(samples) and all(each % size == 0 for each in samples for size in sizes)  # type: ignore[operator]
 
 
+def is_size_of_full_batches(source: SourceFile, node: ast.expr, loop: ast.For) -> bool:
+    """Return True for the batch size of a loader of the program, if the last batch of a loop may be smaller."""
+    skips = any(isinstance(part, ast.Continue | ast.Break) for part in nodes_in(loop, ast.stmt))
+    creates = any("Loader" in last_name(each.func) or "Iterator" in last_name(each.func) for each in source.all_calls)
+    own = {each.id for each in nodes_in(loop, ast.Name) if isinstance(each.ctx, ast.Store)}
+    is_own = any(each.id in own for each in nodes_in(node, ast.Name))  # images.size(0), batch.batch_size
+    return creates and not skips and not is_own and _is_batch_size(source, node) and not _has_equal_batches(source)
+
+
 def _fix(source: SourceFile, division: Any, loader: ast.expr) -> Fix | None:
     """Return the fix: divide by the number of samples."""
     divisor = division.value if isinstance(division, ast.AugAssign) else division.right

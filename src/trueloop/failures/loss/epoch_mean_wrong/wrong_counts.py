@@ -23,11 +23,14 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.queries.class_instances import called_function
-from trueloop.analysis.queries.possible_values import computed_from
+from trueloop.analysis.queries.possible_values import computed_from, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
-from trueloop.failures.loss.epoch_mean_wrong.smaller_last_batch import find_smaller_last_batches
+from trueloop.failures.loss.epoch_mean_wrong.smaller_last_batch import (
+    find_smaller_last_batches,
+    is_size_of_full_batches,
+)
 
 _SIZE: Final = re.compile(r"\.size\(0\)|\.shape\[0\]|\blen\(|batch_?size|\bbs\b", re.IGNORECASE)
 _OTHER_REDUCTION: Final = re.compile(r"reduction\s*=\s*[\"'](?:sum|none)|size_average\s*=\s*False|reduce\s*=\s*False")
@@ -52,6 +55,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from find_smaller_last_batches(source)
     for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
         for statement, name, value in _additions(loop):
+            yield from _shares_of_full_batches(source, loop, statement, value)
             term = _term(source, loop, value)
             if not name or term is None or _is_inner(loop, statement):
                 continue
@@ -75,6 +79,37 @@ def _additions(loop: BatchLoop) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
                 yield each, f"sum({dotted_name(target)})", value
             case _:
                 pass
+
+
+def _shares_of_full_batches(source: SourceFile, loop: BatchLoop, statement: ast.stmt, value: ast.expr) -> Iterator[Hit]:
+    """Yield the addition of ``(predicted == labels).sum() / batch_size``, which is too low for a smaller last batch."""
+    share = without_conversions(value)
+    values = assigned_in(loop.node, share.id) if isinstance(share, ast.Name) else []
+    share = _without_constant_factor(without_conversions(values[0]) if len(values) == 1 else share)
+    match share:
+        case ast.BinOp(op=ast.Div(), left=count, right=size) if is_size_of_full_batches(source, size, loop.node):
+            count = _without_constant_factor(without_conversions(count))
+            if _term(source, loop, count) is Term.COUNT and not _is_inner(loop, statement):
+                yield Hit(
+                    message=f"`{ast.unparse(share)}` divides by `{ast.unparse(size)}`, but the last batch of "
+                    f"`{ast.unparse(loop.loader)}` may be smaller: its accuracy is too low.",
+                    node=share,
+                    related=((statement, "added up here"),) if share.lineno != statement.lineno else (),
+                    severity=Severity.WARNING,
+                )
+        case _:
+            pass
+
+
+def _without_constant_factor(node: ast.expr) -> ast.expr:
+    """Return ``x`` for ``100 * x`` and ``x * 100``."""
+    match node:
+        case ast.BinOp(op=ast.Mult(), left=ast.Constant(), right=other):
+            return without_conversions(other)
+        case ast.BinOp(op=ast.Mult(), left=other, right=ast.Constant()):
+            return without_conversions(other)
+        case _:
+            return node
 
 
 def _other_loader(
@@ -247,10 +282,11 @@ def _is_class(loop: BatchLoop, node: ast.expr) -> bool:
 
 def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
     """Return True for a number that a loss function with the default reduction computes in the loop."""
-    inner = without_conversions(value)
+    inner = _without_reduction(source, loop, without_conversions(value))
     if isinstance(inner, ast.Name):
         scaled = any(dotted_name(each.target) == inner.id for each in nodes_in(loop.node, ast.AugAssign))
-        values = [] if scaled else [without_conversions(each) for each in assigned_in(loop.node, inner.id)]
+        assigned = [] if scaled else [without_conversions(each) for each in assigned_in(loop.node, inner.id)]
+        values = [_without_reduction(source, loop, each) for each in assigned]
     else:
         values = [inner]
     is_loss = bool(values) and all(is_loss_call(source, each) or _is_loss_of_batch(each) for each in values)
@@ -271,6 +307,20 @@ def _is_sum_of_means(source: SourceFile, loop: BatchLoop, loss: ast.Name) -> boo
 
 def _is_backward(call: ast.Call) -> bool:
     return last_name(call.func) == "backward"
+
+
+def _without_reduction(source: SourceFile, loop: BatchLoop, node: ast.expr) -> ast.expr:
+    """Return the loss in ``loss.mean()``, and in ``loss.sum()`` if the loss is PyTorch's: it already is one number."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="mean" | "sum" as how, value=inner), args=[], keywords=[]):
+            inner = without_conversions(inner)
+        case _:
+            return node
+    values = assigned_in(loop.node, inner.id) if isinstance(inner, ast.Name) else [inner]
+    made = [origin for each in values if isinstance(each, ast.Call) for origin in origins(source, each.func)]
+    names = [source.qualified_name(each.func if isinstance(each, ast.Call) else each) for each in made]
+    is_number = bool(names) and names[-1].startswith("torch.nn.") and len(values) == 1
+    return inner if how == "mean" or is_number else node
 
 
 def _is_loss_of_batch(node: ast.expr) -> bool:
