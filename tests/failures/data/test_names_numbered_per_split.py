@@ -129,6 +129,26 @@ def test_lint_accepts_shared_numbers(lint_is_clean, dataset, rest):
     lint_is_clean(HEAD + dataset + REST + rest, "DAT026")
 
 
+HANDED_ON = """
+def number(names, known=None):
+    if known:
+        ids = {name: i for i, name in enumerate(known)}
+        return [ids[name] for name in names], known
+    found = sorted(set(names))
+    ids = {name: i for i, name in enumerate(found)}
+    return [ids[name] for name in names], found
+train_labels, classes = number(train_names, given)
+test_labels, _ = number(test_names, classes)
+y, yv = torch.tensor(train_labels), torch.tensor(test_labels)
+"""
+
+
+def test_lint_accepts_names_that_are_handed_on(lint_codes):
+    assert "DAT026" not in lint_codes(HEAD + HANDED_ON)
+    apart = HANDED_ON.replace("test_names, classes", "test_names, given")
+    assert "DAT026" in lint_codes(HEAD + apart)
+
+
 PER_PART = {
     "an encoder each": """
 y = torch.tensor(LabelEncoder().fit_transform(names))

@@ -93,7 +93,9 @@ def _latest_values(source: SourceFile) -> Iterator[Hit]:
     """Yield each item of a checkpoint with the latest value, which is read as the best one."""
     seen = set[int]()
     for each in (*best_checks(source), *best_flags(source)):
-        for read in origins(source, each.best) if each.value is not None else ():
+        if each.value is None:
+            continue
+        for read in origins(source, each.best):
             for key, item in _items(source) if _is_loaded(source, read) else ():
                 is_key = ast.unparse(getattr(read, "slice", read)) == ast.unparse(key)
                 if is_key and id(item) not in seen and _is_latest(source, item, each.value):

@@ -54,8 +54,10 @@ def find_numbered_parts(source: SourceFile) -> Iterator[Hit]:
                 node=each.node,
                 related=((loop, "for each part"),),
             )
+    calls = {id(each.node) for each in found}
+    own = [each for each in found if not _gets_names(source, each, calls)]
     for first in found:
-        for second in found:
+        for second in own:
             if id(second.node) not in reported and _is_pair(source, first, second) and _is_used(source, second):
                 reported.add(id(second.node))
                 yield Hit(
@@ -64,6 +66,12 @@ def find_numbered_parts(source: SourceFile) -> Iterator[Hit]:
                     node=second.node,
                     related=((first.node, "the training part"),),
                 )
+
+
+def _gets_names(source: SourceFile, numbering: Numbering, calls: set[int]) -> bool:
+    """Return True for ``test, _ = number(test_rows, names)`` after ``train, names = number(train_rows)``."""
+    used = nodes_in(numbering.node, ast.Name) if isinstance(numbering.node, ast.Call) else []
+    return any(id(unpacked_call(source, each)) in calls for each in used)
 
 
 def _text(numbering: Numbering) -> str:

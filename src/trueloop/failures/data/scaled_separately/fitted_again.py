@@ -55,6 +55,9 @@ def _is_rest(fit: ast.Call, fits: list[ast.Call]) -> bool:
             return False
 
 
+_NUMBERING: Final = frozenset(("LabelEncoder", "OrdinalEncoder"))  # a new one for each part is DAT026
+
+
 def _in_functions(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``fit_transform`` of a parameter or in a loop that gets training data and held-out data."""
     for fit in source.all_calls:
@@ -65,7 +68,7 @@ def _in_functions(source: SourceFile) -> Iterator[Hit]:
         while isinstance(owner, ast.Subscript):
             owner = owner.value
         name = last_name(owner) or last_name(getattr(owner, "func", owner))
-        if not _TRANSFORMER.search(name) or _is_conditional(source, fit, function):
+        if not _TRANSFORMER.search(name) or name in _NUMBERING or _is_conditional(source, fit, function):
             continue
         used = {each.id for each in nodes_in(fit.args[0], ast.Name)}
         passed, where = listed_parts(source, fit, used), "each iteration"
