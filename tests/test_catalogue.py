@@ -87,7 +87,6 @@ UNFIXED = {
     "ENV009",
     "ENV010",
     "ENV012",
-    "ENV013",
     "EVL005",
     "EVL006",
     "EVL010",

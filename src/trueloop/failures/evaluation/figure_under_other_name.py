@@ -1,28 +1,33 @@
-"""A figure of the training is kept, logged or saved under the name of the validation, or the other way round.
+"""A figure is logged or stored under the name of another one.
 
 What you see
-    The training and the validation curve are the same line, or the saved test results are those of the training.
+    The curves of training and validation are the same, or the accuracy looks like a loss. The table of results shows
+    the validation score as the test score.
 
 Why it happens
-    A line was copied, and only one of its two names was changed. Both variables exist, so nothing fails.
+    The line was copied, and only the name or only the value was changed.
 
 Fix
-    Pass the value that the name tells.
+    Log the value that belongs to the name:
 
-        writer.add_scalar("loss/train", train_loss, epoch)
-        writer.add_scalar("loss/val", val_loss, epoch)
+        writer.add_scalar("loss/val", train_loss, epoch)  # wrong
+        writer.add_scalar("loss/val", val_loss, epoch)    # right
 
 When this is fine
-    - There is no validation set, so the training value is shown: no variable of the other name exists.
-    - The name tells both: ``train_acc_at_best_val``.
+    - A name says both, as ``"train_vs_val"``, or neither.
+    - There is no validation set: ``if val_loader is None: history["val_loss"] = train_loss``.
+    - The test set stands for the validation set in the whole program: ``log({"val_acc": test_acc})``.
 
 How it is detected
-    Only the linter finds it: a text, key, keyword or list with the word train gets a loss, accuracy or other figure
-    with the word val, test, dev or eval, or the other way round, while the same function has a variable of the right
-    name.
+    Only the linter finds it, from the source code: a text that names a figure, in ``add_scalar``, ``log`` and the like,
+    as the key of a dictionary or item, or the name of a list, and a variable as its value. The words of the two exclude
+    each other: training and held-out, a loss and an accuracy, generator and discriminator. Test and validation exclude
+    each other only if the program also has a variable for the figure that the text names. So do training and held-out
+    data in a text that is printed, the label of a plot and the name of a file.
 
 References
-    torch.utils.tensorboard.SummaryWriter.add_scalar, https://docs.pytorch.org/docs/stable/tensorboard.html
+    pytorch.org, "Visualizing Models, Data, and Training with TensorBoard",
+    https://docs.pytorch.org/tutorials/intermediate/tensorboard_tutorial.html
 """
 
 import ast
@@ -33,31 +38,75 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, without_conversions
 from trueloop.analysis.queries.held_out_names import data_words
-from trueloop.analysis.queries.metric_names import WORDS, name_words
+from trueloop.analysis.queries.metric_names import WORDS, metric_name, name_words
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_HELD_OUT: Final = frozenset(("val", "valid", "validation", "test", "testing", "dev", "eval"))
+_GROUPS: Final[tuple[dict[str, frozenset[str]], ...]] = (
+    {
+        "train": frozenset(("train", "training", "tr", "trn")),
+        "val": frozenset(("val", "valid", "validation", "dev", "eval", "evaluation")),
+        "test": frozenset(("test", "testing")),
+    },
+    {
+        "loss": frozenset(("loss", "losses")),
+        "acc": frozenset(("acc", "accs", "accuracy", "accuracies")),
+        "f1": frozenset(("f1",)),
+        "precision": frozenset(("precision", "precisions")),
+        "recall": frozenset(("recall", "recalls")),
+    },
+    {
+        "generator": frozenset(("g", "gen", "generator")),
+        "discriminator": frozenset(("d", "dis", "disc", "discriminator")),
+    },
+)
+"""Words that exclude each other: what a name says of one group is one of these, or unclear."""
+_FIGURES: Final = frozenset().union(*_GROUPS[1].values()) | {"err", "error", "score", "auc", "iou", "dice", "bleu"}
+_LOGGING: Final = frozenset(("add_scalar", "log", "log_metric", "log_value", "scalar", "update", "add_summary_value"))
+_SHOWING: Final = re.compile(r"save|savetxt|savez?|dump|plot|print|info|report\w*")
+_HELD_OUT: Final = _GROUPS[0]["val"] | _GROUPS[0]["test"]
 _TRAINING: Final = frozenset(("train", "training", "trn"))
 _PARTS: Final = _HELD_OUT | _TRAINING
-_FIGURES: Final = frozenset({w for words in WORDS.values() for w in words} | {
-    "accuracies", "aucs", "errors", "errs", "f1s", "hist", "history", "rewards", "returns", "score", "scores", "metric",
-    "metrics", "rmses", "perplexities", "mious", "dices",
+_SHOWN_FIGURES: Final = _FIGURES | frozenset({w for words in WORDS.values() for w in words} | {
+    "aucs", "errors", "errs", "f1s", "hist", "history", "rewards", "returns", "scores", "metric", "metrics", "rmses",
+    "perplexities", "mious", "dices",
 })  # fmt: skip
-_SHOWING: Final = re.compile(
-    r"add_scalar|save|savetxt|savez?|dump|plot|print|log\w*|info|append|report\w*|track|scalar"
-)
+_PLAIN: Final = frozenset(("float", "mean", "item", "avg", "average", "round", "sum", "array"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each figure that is kept, logged or saved under the name of the other part of the data."""
-    for node in source.nodes_of(ast.Call, ast.Dict, ast.JoinedStr, ast.Assign):
+    """Yield each figure whose name says that it is another one."""
+    yield from _logged(source)
+    yield from _shown(source)
+
+
+def _logged(source: SourceFile) -> Iterator[Hit]:
+    """Yield each figure that is logged or stored under a name that excludes its own."""
+    for label, value in _figures(source):
+        name = _value_name(value)
+        if (
+            not name
+            or _is_stand_in(source, value)
+            or (name_words(label).isdisjoint(_FIGURES) and name_words(name).isdisjoint(_FIGURES))
+        ):
+            continue
+        for group in _GROUPS:
+            said, is_value = _meaning(label, group), _meaning(name, group)
+            if said and is_value and said != is_value and _is_certain(source, value, name, (said, is_value)):
+                message = f"`{name}` is stored as {label!r}: the name and the value belong to different figures."
+                yield Hit(message=message, node=value)
+                break
+
+
+def _shown(source: SourceFile) -> Iterator[Hit]:
+    """Yield each figure that is printed, drawn or saved with the name of the other part of the data."""
+    for node in source.nodes_of(ast.Call, ast.JoinedStr):
         for label, value in _named_figures(node):
             own = data_words(value)
             other = _HELD_OUT if own & _TRAINING else _TRAINING
-            if not _is_other(label, own) or not own & _FIGURES or _is_stand_in(source, node):
+            if not _is_other(label, own) or not own & _SHOWN_FIGURES or _is_stand_in(source, node):
                 continue
             right = _of_part(source, value, own - _PARTS, other)
             if right:
@@ -65,6 +114,67 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     message=f"`{ast.unparse(value)}` has the name of the other part here: `{right}` is a variable too.",
                     node=value,
                 )
+
+
+def _figures(source: SourceFile) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names under which values are logged or stored, with the values."""
+    for call in source.all_calls:
+        name = last_name(call.func)
+        match call:
+            case ast.Call(args=[ast.Constant(value=str(label)), value, *_]) if name in _LOGGING:
+                yield label, value
+            case ast.Call(func=ast.Attribute(attr="append", value=owner), args=[value]):
+                yield _target_name(owner), value
+            case _:
+                pass
+    for each in source.nodes_of(ast.Dict):
+        for key, value in zip(each.keys, each.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, value
+    for each in source.nodes_of(ast.Assign):
+        if isinstance(each.targets[0], ast.Subscript) and isinstance(each.targets[0].slice, ast.Constant):
+            yield _target_name(each.targets[0]), each.value
+
+
+def _target_name(owner: ast.expr) -> str:
+    """Return the name of a list or item, with its key if that is a text."""
+    if isinstance(owner, ast.Subscript):
+        return owner.slice.value if isinstance(owner.slice, ast.Constant) and isinstance(owner.slice.value, str) else ""
+    return last_name(owner)
+
+
+def _value_name(value: Any) -> str:
+    """Return the variable that a figure is, also after ``.item()``, ``np.mean`` or a division; "" if it is computed."""
+    while True:
+        match value:
+            case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[]) if name in _PLAIN | {"cpu", "detach"}:
+                value = owner
+            case ast.Call(args=[first, *_], func=func) if last_name(func) in _PLAIN:
+                value = first
+            case ast.BinOp(left=inner, op=ast.Div()) | ast.IfExp(body=inner):
+                value = inner
+            case ast.Attribute(value=ast.Name() as owner, attr="avg" | "mean" | "data" | "value"):
+                value = owner
+            case _:
+                break
+    return metric_name(value) if isinstance(value, ast.Name | ast.Attribute) else ""
+
+
+def _meaning(name: str, group: dict[str, frozenset[str]]) -> str:
+    """Return what a name says of a group; "" if it says nothing or several things."""
+    words = name_words(re.sub(r"^self\.", "", name))
+    found = [meaning for meaning, each in group.items() if words & each]
+    return found[0] if len(found) == 1 else ""
+
+
+def _is_certain(source: SourceFile, value: ast.expr, name: str, meanings: tuple[str, str]) -> bool:
+    """Return True if words exclude each other; test and validation do, if the named figure is a variable as well."""
+    if set(meanings) != {"val", "test"}:
+        return True
+    owner = getattr(getattr(source.parents.get(id(value)), "func", None), "value", None)  # the list that gets it
+    stored = [each.id for each in nodes_in(function_of(source, value), ast.Name) if isinstance(each.ctx, ast.Store)]
+    named = [each for each in stored if _meaning(each, _GROUPS[0]) == meanings[0] and each != last_name(owner)]
+    return any(name_words(name) & name_words(each) & _FIGURES for each in named)
 
 
 def _is_other(label: Set[str], own: Set[str]) -> bool:
@@ -77,15 +187,9 @@ def _is_other(label: Set[str], own: Set[str]) -> bool:
 def _named_figures(node: Any) -> Iterator[tuple[set[str], ast.expr]]:
     """Yield each value that gets a name, with the words of that name."""
     match node:
-        case ast.Dict(keys=keys, values=values):
-            pairs: list[tuple[Any, ast.expr]] = [*zip(keys, values, strict=True)]
-        case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant() as key)], value=value):
-            pairs = [(key, value)] if not data_words(owner) & _PARTS else []
         case ast.JoinedStr(values=parts):
             texts = pairwise(parts)
-            pairs = [(one, other.value) for one, other in texts if isinstance(other, ast.FormattedValue)]
-        case ast.Call(func=ast.Attribute(attr="append", value=kept), args=[value]):
-            pairs = [(kept, value)]
+            pairs: list[tuple[Any, ast.expr]] = [(e, v.value) for e, v in texts if isinstance(v, ast.FormattedValue)]
         case ast.Call(func=func, args=args) if _SHOWING.fullmatch(last_name(func)):
             figures = [each for each in args if not _texts(each)]
             named = [each for each in args if _texts(each)]
@@ -124,8 +228,11 @@ def _of_part(source: SourceFile, value: ast.expr, rest: Set[str], part: Set[str]
     return min(fitting, default="")
 
 
-RULE: Final = Rule(
-    required_words=("train|Train", "val|Val|test|Test|dev|eval", "append|add_scalar|log|save|dump|plot|print|:"),
+RULE = Rule(
+    required_words=(
+        "loss|acc|f1|precision|recall|train&val|train&test",
+        "append(|log|scalar|update(|]|{|save|dump|plot|print",
+    ),
     find=find,
 )
 
@@ -133,30 +240,26 @@ BAD = """
 import torch
 from torch import nn
 
-torch.manual_seed(0)
-x, x_val = torch.randn(128, 8), torch.randn(64, 8)
-y, y_val = x.sum(1, keepdim=True), x_val.sum(1, keepdim=True)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-history = {"train_loss": [], "val_loss": []}
-for epoch in range(8):
+x = torch.randn(96, 6)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+val_losses = []
+for epoch in range(5):
     optimizer.zero_grad()
-    train_loss = nn.functional.mse_loss(model(x), y)
+    train_loss = model(x[:64]).pow(2).mean()
     train_loss.backward()
     optimizer.step()
     with torch.no_grad():
-        val_loss = nn.functional.mse_loss(model(x_val), y_val)
-    history["train_loss"].append(train_loss.item())
-    history["val_loss"].append(train_loss.item())
-print(history)
+        val_loss = model(x[64:]).pow(2).mean()
+    val_losses.append(train_loss.item())
 """
 
 FAILURE = Failure(
     code="EVL036",
-    title="A training figure has the name of the validation",
+    title="A figure is logged under another name",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {'history["val_loss"].append(train_loss': 'history["val_loss"].append(val_loss'}),
-    fix="Pass the value that the name tells: the validation loss under the name of the validation.",
+    good=changed(BAD, {"append(train_loss": "append(val_loss"}),
+    fix="Log the value that belongs to the name.",
     rule=RULE,
 )
