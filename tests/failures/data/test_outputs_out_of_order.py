@@ -530,3 +530,79 @@ def test_outputs_that_are_joined_with_rows_of_the_dataset_are_reported(lint_repo
 @pytest.mark.parametrize("script", ROWS_IN_ORDER.values(), ids=ROWS_IN_ORDER)
 def test_outputs_in_the_order_of_the_rows_are_accepted(lint_is_clean, script):
     lint_is_clean(script, "DAT022")
+
+
+BY_NUMBER = {
+    "the answers of a teacher": """
+answers = [teacher(x) for x, _ in loader]
+for epoch in range(5):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(student(x), y, answers[i])  # <- DAT022
+""",
+    "in a class": """
+class Distiller:
+    @torch.no_grad()
+    def ask(self, batches):
+        found = []
+        for x, _ in batches:
+            found.append(self.teacher(x))
+        return found
+
+    def fit(self, batches):
+        answers = self.ask(batches)
+        for epoch in range(5):
+            for step, (x, y) in enumerate(batches):
+                loss = criterion(self.student(x), y) + match(self.student(x), answers[step])  # <- DAT022
+
+Distiller().fit(loader)
+""",
+    "with zip": """
+soft = [teacher(x).softmax(1) for x, _ in loader]
+for (x, y), target in zip(loader, soft):  # <- DAT022
+    loss = criterion(student(x), target)
+""",
+    "earlier features in an attribute": """
+class Trainer:
+    def __init__(self, batches):
+        self.batches = batches
+        self.features = [frozen(x) for x, _ in self.batches]
+
+    def epoch(self):
+        for k, (x, y) in enumerate(self.batches):
+            loss = criterion(self.model(x, self.features[k]), y)  # <- DAT022
+
+trainer = Trainer(loader)
+""",
+}
+BY_NUMBER_IN_ORDER = {
+    "a loader in order": BY_NUMBER["the answers of a teacher"].replace("loader", "ordered"),
+    "a list of batches": "batches = list(loader)" + BY_NUMBER["the answers of a teacher"].replace("loader", "batches"),
+    "collected in the same loop": """
+for epoch in range(5):
+    losses = []
+    for i, (x, y) in enumerate(loader):
+        losses.append(criterion(student(x), y).item())
+        print(losses[i])
+""",
+    "another loader": BY_NUMBER["the answers of a teacher"].replace("enumerate(loader)", "enumerate(ordered)"),
+    "the inputs are kept, too": """
+answers = [(x, teacher(x)) for x, _ in loader]
+for x, target in answers:
+    loss = criterion(student(x), target)
+""",
+    "sizes of batches": """
+sizes = [len(x) for x, _ in loader]
+for i, (x, y) in enumerate(loader):
+    total = criterion(student(x), y) * sizes[i]
+""",
+}
+
+
+@pytest.mark.parametrize("script", BY_NUMBER.values(), ids=BY_NUMBER)
+def test_outputs_by_the_number_of_a_shuffled_batch_are_reported(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", BY_NUMBER_IN_ORDER.values(), ids=BY_NUMBER_IN_ORDER)
+def test_outputs_by_the_number_of_the_same_batch_are_accepted(lint_is_clean, script):
+    lint_is_clean(HEAD + script.replace("  # <- DAT022", ""), "DAT022")

@@ -429,3 +429,44 @@ def test_lint_accepts_own_seeds_of_workers(lint_is_clean, seeding):
     lint_is_clean(
         one_worker.format(seeding="init = lambda _: np.random.seed(SEED)", options="shuffle=True, worker_init_fn=init")
     )
+
+
+OF_SAMPLES = """
+import random
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+AUG_SEED = 42
+
+
+class Pictures(Dataset):
+    def __init__(self, images, masks):
+        self.images, self.masks = images, masks
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        image, mask = self.images[index], self.masks[index]
+        random.seed(AUG_SEED)  # <- DAT005
+        if random.random() < 0.5:
+            image, mask = image.flip(-1), mask.flip(-1)
+        return image, mask
+
+
+loader = DataLoader(Pictures(torch.rand(8, 4, 4), torch.rand(8, 4, 4)), shuffle=True)
+"""
+
+
+def test_lint_reports_a_constant_of_the_module_as_the_seed_of_each_sample(lint_reports):
+    lint_reports(OF_SAMPLES)
+
+
+@pytest.mark.parametrize("seed", ["AUG_SEED + index", "index", "AUG_SEED if index else None"])
+def test_lint_accepts_seeds_that_differ_between_samples(lint_is_clean, seed):
+    script = OF_SAMPLES.replace("  # <- DAT005", "")
+    lint_is_clean(script.replace("random.seed(AUG_SEED)", f"random.seed({seed})"))
+    lint_is_clean(script.replace("random.seed(AUG_SEED)", f"AUG_SEED = {seed}; random.seed(AUG_SEED)"))
+    lint_is_clean(
+        script.replace("AUG_SEED = 42", "AUG_SEED = random.randrange(2**32)").replace("(AUG_SEED)", f"({seed})")
+    )

@@ -404,6 +404,77 @@ for step in range(40):
             weight.grad = None
 """
 MARK = "  # <- DAT024"
+SAMPLES = """
+for step in range(30):
+    inputs, targets = [], []
+    for _ in range(8):
+        k = random.randrange(200)
+        random.seed(SEED){run}{lint}
+        inputs.append(data[k].roll(random.randint(0, 7)))
+        random.seed(SEED){again}
+        targets.append(labels[k].roll(random.randint(0, 7)))
+    update(torch.stack(inputs), torch.stack(targets))
+"""
+FAULTY |= {
+    "one seed for each sample and its label": "SEED = 3" + SAMPLES.replace("{again}", "{lint}"),
+    "each sample in numpy": """
+for step in range(30):
+    rows = []
+    for _ in range(8):
+        k = np.random.randint(200)
+        np.random.seed(5){run}{lint}
+        rows.append(data[k] + torch.from_numpy(np.random.normal(0, 0.1, 8)).float())
+    batch = torch.stack(rows)
+    loss = F.mse_loss(model(batch), batch.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "rows drawn before the seed": """
+for step in range(30):
+    i = torch.randint(0, 200, (16,))
+    torch.manual_seed(11){run}{lint}
+    x = data[i] + 0.1 * torch.randn(16, 8)
+    loss = F.mse_loss(model(x), labels[i])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+}
+CORRECT |= {
+    "a new seed for each sample and its label": SAMPLES.replace("SEED", "twice")
+    .replace("        random.seed", "        twice = random.random()\n        random.seed", 1)
+    .replace("{run}{lint}", "")
+    .replace("{again}", ""),
+    "the state is restored after each sample": """
+for step in range(30):
+    rows = []
+    for _ in range(8):
+        k = random.randrange(200)
+        state = random.getstate()
+        random.seed(3)
+        rows.append(data[k].roll(random.randint(0, 7)))
+        random.setstate(state)
+    batch = torch.stack(rows)
+    update(batch, batch.sum(1, keepdim=True))
+""",
+    "seeded once before all samples": """
+random.seed(3)
+for step in range(30):
+    rows = [data[random.randrange(200)] for _ in range(8)]
+    batch = torch.stack(rows)
+    update(batch, batch.sum(1, keepdim=True))
+""",
+    "two seeds that alternate": """
+for step in range(30):
+    rows = []
+    for n in range(8):
+        random.seed(step * 8 + n)
+        rows.append(data[random.randrange(200)])
+    batch = torch.stack(rows)
+    update(batch, batch.sum(1, keepdim=True))
+""",
+}
 RUN = {name: script for name, script in FAULTY.items() if "{run}" in script}
 LINT = {name: script for name, script in FAULTY.items() if "{lint}" in script}
 

@@ -466,6 +466,35 @@ for old, new in zip(frozen.parameters(), model.parameters()):
 }
 
 
+IN_CLASSES = """
+class Average:
+    def __init__(self, net):
+        self.model = copy.deepcopy(net).eval()
+
+    @torch.no_grad()
+    def step_end(self, trainer):
+        for own, p in zip(self.model.parameters(), trainer.model.parameters()):  # <- EVL010
+            own.mul_(0.9).add_(p, alpha=0.1)
+
+class Trainer:
+    def __init__(self, net):
+        self.model = net
+
+    def fit(self):
+        self.model.train()
+        self.optimizer.step()
+"""
+LINT_FAULTY |= {"another class trains an attribute of the same name": IN_CLASSES}
+LINT_CORRECT |= {
+    "a method of the same class trains it": IN_CLASSES.replace("  # <- EVL010", "").replace(
+        "class Trainer", "    def begin(self):\n        self.model.train()\n\nclass Trainer"
+    ),
+    "a class that inherits trains it": IN_CLASSES.replace("  # <- EVL010", "").replace(
+        "class Trainer:", "class Trainer(Average):"
+    ),
+}
+
+
 @pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)
 def test_lint_reports_an_average_of_the_parameters_alone(lint_reports, script):
     lint_reports(LINT_HEAD + script)

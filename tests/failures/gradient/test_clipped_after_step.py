@@ -369,3 +369,112 @@ def test_fix_does_not_unscale_twice_or_guess_keyword_arguments(lint_reports):
     assert "unscale_" not in "".join(edit.text for edit in found.autofix.edits)
     by_keyword = LINT_ONLY["with a GradScaler"].replace("scaler.step(optimizer)", "scaler.step(optimizer=optimizer)")
     lint_reports(HEAD + by_keyword, fixes=False)
+
+
+IN_LOSS = {
+    "a step of a class": """
+class Task(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = model
+
+    def training_step(self, batch):
+        a, b = batch
+        loss = mse(self.net(a), b)
+        clip_grad_norm_(self.parameters(), 1.0)  # <- GRD010
+        return loss
+
+task = Task()
+for batch in loader:
+    loss = task.training_step(batch)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "a function with several results": """
+def forward_and_loss(a, b):
+    outputs = model(a)
+    loss = mse(outputs, b)
+    nn.utils.clip_grad_value_(model.parameters(), 0.5)  # <- GRD010
+    return loss
+
+def train():
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = forward_and_loss(a, b) / 2
+        loss.backward()
+        optimizer.step()
+
+train()
+""",
+    "a direct backward": """
+def compute_loss(a, b):
+    loss = mse(model(a), b)
+    clip_grad_norm_(model.parameters(), 1.0)  # <- GRD010
+    return loss
+
+for a, b in loader:
+    optimizer.zero_grad()
+    compute_loss(a, b).backward()
+    optimizer.step()
+""",
+}
+NOT_IN_LOSS = {
+    "the function computes the gradients": """
+def step(a, b):
+    loss = mse(model(a), b)
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    return loss
+
+for a, b in loader:
+    optimizer.zero_grad()
+    loss = step(a, b)
+    optimizer.step()
+""",
+    "clipped again after the backward pass": """
+def compute_loss(a, b):
+    clip_grad_norm_(model.parameters(), 1.0)
+    loss = mse(model(a), b)
+    return loss
+
+for a, b in loader:
+    optimizer.zero_grad()
+    compute_loss(a, b).backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+    "a function for the update": """
+def update(loss):
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+for a, b in loader:
+    loss = mse(model(a), b)
+    loss.backward()
+    update(loss)
+""",
+    "the norm is measured": """
+def compute_loss(a, b):
+    norm = clip_grad_norm_(model.parameters(), float("inf"))
+    loss = mse(model(a), b)
+    return loss
+
+for a, b in loader:
+    compute_loss(a, b).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("script", IN_LOSS.values(), ids=IN_LOSS)
+def test_lint_reports_clipping_in_a_function_for_the_loss(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", NOT_IN_LOSS.values(), ids=NOT_IN_LOSS)
+def test_lint_accepts_clipping_elsewhere(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "GRD010")

@@ -497,6 +497,63 @@ train_on(log_probs, returns)
 }
 
 
+OWN_GAME = """
+for update in range(3):
+    states, actions, rewards = [], [], []
+    for _ in range(8):
+        x, done = 0.0, False
+        while not done:
+            state = torch.full((4,), x)
+            action, _ = act(state)
+            x += 1.0 if action else -1.0
+            done = abs(x) > 3
+            states.append(state)
+            actions.append(action)
+            rewards.append(1.0)
+    returns, total = [], 0.0
+    for r in reversed(rewards):
+        total = r + gamma * total  # <- LOS069
+        returns.insert(0, total)
+    logs = torch.log_softmax(policy(torch.stack(states)), -1)
+    train_on(logs[range(len(actions)), actions], returns)
+"""
+FAULTY |= {
+    "a game without an environment": OWN_GAME,
+    "a game that breaks off": OWN_GAME.replace("while not done:", "for t in range(40):").replace(
+        "            rewards.append(1.0)\n",
+        "            rewards.append(1.0)\n            if done:\n                break\n",
+    ),
+}
+CORRECT |= {
+    "a game whose flags are stored": OWN_GAME.replace("rewards = [], [], []", "rewards, ends = [], [], [], []")
+    .replace("            rewards.append(1.0)\n", "            rewards.append(1.0)\n            ends.append(done)\n")
+    .replace("for r in reversed(rewards):\n", "for r, end in zip(reversed(rewards), reversed(ends)):\n")
+    .replace("gamma * total  # <- LOS069", "gamma * total * (1 - end)"),
+    "a game whose returns are computed for each episode": """
+for update in range(3):
+    states, actions, returns = [], [], []
+    for _ in range(8):
+        x, done, rewards = 0.0, False, []
+        while not done:
+            state = torch.full((4,), x)
+            action, _ = act(state)
+            x += 1.0 if action else -1.0
+            done = abs(x) > 3
+            states.append(state)
+            actions.append(action)
+            rewards.append(1.0)
+        found, total = [], 0.0
+        for r in reversed(rewards):
+            total = r + gamma * total
+            found.insert(0, total)
+        returns += found
+    logs = torch.log_softmax(policy(torch.stack(states)), -1)
+    train_on(logs[range(len(actions)), actions], returns)
+""",
+    "one game for each update": OWN_GAME.replace("for _ in range(8):", "if update >= 0:").replace("  # <- LOS069", ""),
+}
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)

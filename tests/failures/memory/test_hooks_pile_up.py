@@ -404,3 +404,64 @@ def test_run_reports_the_marked_line(run_reports, script):
 @pytest.mark.parametrize("script", RUN_CORRECT.values(), ids=RUN_CORRECT)
 def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+CALLBACK = """
+class Monitor:
+    def __init__(self):
+        self.handles, self.store = [], {}
+
+    def hook(self, module, inputs, output):
+        self.store[module] = output.detach()
+
+    def epoch_start(self, trainer):
+        for name, m in trainer.model.named_modules():
+            if isinstance(m, nn.ReLU):
+                self.handles.append(m.register_forward_hook(self.hook))  # <- MEM005
+
+    def epoch_end(self, trainer):
+        self.store.clear()
+"""
+IN_CALLBACKS = {
+    "handles in a list": CALLBACK,
+    "no handle, at each batch": CALLBACK.replace("epoch_start", "on_train_batch_start").replace(
+        "self.handles.append(m.register_forward_hook(self.hook))", "m.register_forward_hook(self.hook)"
+    ),
+    "one layer of the module of a trainer": """
+class Watch:
+    def on_train_epoch_begin(self, trainer, module):
+        self.handle = module.encoder.register_full_backward_hook(report)  # <- MEM005
+""",
+    "an own model": """
+class Watch:
+    def before_epoch(self):
+        self.model[0].register_forward_pre_hook(report)  # <- MEM005
+""",
+}
+NOT_AGAIN = {
+    "removed at the end of the epoch": CALLBACK
+    + """
+        for h in self.handles:
+            h.remove()
+        self.handles.clear()
+""",
+    "at the start of the training": CALLBACK.replace("epoch_start", "on_train_start"),
+    "only once": CALLBACK.replace(
+        "        for name, m in", "        if self.handles:\n            return\n        for name, m in"
+    ),
+    "in the first epoch": CALLBACK.replace(
+        "            if isinstance(m, nn.ReLU)", "            if trainer.epoch == 0"
+    ),
+    "a new model in each epoch": CALLBACK.replace("trainer.model.named_modules()", "build().named_modules()"),
+    "called once by hand": CALLBACK + "Monitor().epoch_start(trainer)",
+}
+
+
+@pytest.mark.parametrize("script", IN_CALLBACKS.values(), ids=IN_CALLBACKS)
+def test_lint_reports_hooks_of_callbacks(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", NOT_AGAIN.values(), ids=NOT_AGAIN)
+def test_lint_accepts_hooks_that_do_not_accumulate(lint_is_clean, script):
+    lint_is_clean(HEAD + script.replace("  # <- MEM005", ""), "MEM005")

@@ -948,6 +948,24 @@ for _ in range(4):
     loss.backward()
     optimizer.step()
 """,
+    "weights of tasks that are printed": """
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.log_vars = nn.Parameter(torch.zeros(2))
+    def forward(self, e, y):
+        a, b = F.cross_entropy(e[:, :3], y), e.pow(2).mean()
+        s = self.log_vars
+        return (-s[0]).exp() * a + s[0] + (-s[1]).exp() * b + s[1]
+weighted = Weighted()
+optimizer = optim.Adam(embed.parameters())  # <- OPT001
+for _ in range(4):
+    loss = weighted(embed(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(weighted.log_vars.detach().exp().tolist(), weighted.log_vars[0].item())
+""",
     "prototypes behind a Sequential": """
 class Prototypes(nn.Module):
     def __init__(self, classes):
@@ -1028,6 +1046,22 @@ for _ in range(4):
     optimizer.zero_grad()
     F.cross_entropy(both(x), y).backward()
     optimizer.step()
+""",
+    "weights of tasks that are set by hand": """
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(2))
+    def forward(self, e, y):
+        return F.cross_entropy(e[:, :3], y) * self.scale[0].exp() + e.pow(2).mean() * self.scale[1].exp()
+weighted = Weighted()
+optimizer = optim.Adam(embed.parameters())
+for _ in range(4):
+    loss = weighted(embed(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    weighted.scale.detach()[1] = -1.0
 """,
     "a list of modules": """
 parts = nn.ModuleList([embed, Margin()])

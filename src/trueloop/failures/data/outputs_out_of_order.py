@@ -34,7 +34,8 @@ How it is detected
     generator of the program shuffles if it puts its samples in a random order, always or because of an argument such as
     ``shuffle=True``. Such outputs are reported in a metric, a comparison or a difference; also where they are joined
     with rows of the dataset, by a ``TensorDataset``, by ``zip``, or by one index, as ``self.base[i], self.logits[i]``
-    in a dataset for distillation. Outputs that are sorted or indexed afterwards, or averaged, are not reported.
+    in a dataset for distillation; also where another pass reads them by the number of the batch. Outputs that are
+    sorted or indexed afterwards, or averaged, are not reported.
 
 References
     PyTorch forum, "How to retrieve the sample indices of a mini-batch",
@@ -63,7 +64,7 @@ from trueloop.analysis.queries.shuffled_loaders import (
     values_of,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets", "y"))
@@ -99,6 +100,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for hit in _by_flow(source):
         if id(hit.node) not in reported:
             yield hit
+    yield from _by_batch_number(source)
 
 
 def _by_name(source: SourceFile) -> Iterator[Hit]:
@@ -542,6 +544,63 @@ def _is_label_of(source: SourceFile, node: ast.expr, loader: Loader) -> bool:
             ):
                 return True  # loader.dataset.targets
     return False
+
+
+def _by_batch_number(source: SourceFile) -> Iterator[Hit]:
+    """Yield each output of an earlier pass over a shuffling loader that another pass reads by the batch's number."""
+    known = _collecting(source) if may_shuffle(source) else {}
+    for loop in source.nodes_of(ast.For) if known else ():
+        for batches, outputs in _numbered_outputs(loop):
+            loaders = [] if _is_list_of_batches(source, batches) else loaders_of(source, batches)
+            shuffling = {id(each.call): each.call for each in loaders if _is_drawn_anew(each)}
+            for collected, calls in _collected_in(source, outputs, (), known, set()) if shuffling else ():
+                made = shuffling.keys() & {id(each.call) for each in loaders_of(source, collected.iterable, calls)}
+                if made and _is_other_pass(source, loop, collected, calls):
+                    yield Hit(
+                        message=f"`{ast.unparse(outputs)}` has the outputs of an earlier pass over "
+                        f"`{ast.unparse(batches)}`, which shuffles again in each pass: the batch with the same number "
+                        "has other samples now.",
+                        node=outputs,
+                        related=((collected.node, "collected here"), (shuffling[made.pop()], "shuffles the batches")),
+                    )
+                    break
+
+
+def _is_other_pass(source: SourceFile, loop: ast.For, collected: _Collected, calls: Calls) -> bool:
+    """Return True if the outputs come from another loop over the loader itself, and are not the sizes of batches."""
+    is_size = last_name(getattr(getattr(collected.node, "elt", None), "func", None)) in ("len", "size")
+    is_same = encloses(loop, collected.node) or encloses(collected.node, loop)
+    return not is_size and not is_same and not _is_list_of_batches(source, collected.iterable, calls)
+
+
+def _numbered_outputs(loop: ast.For) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the loader of a loop, and each list from which the loop takes the item with the number of its batch."""
+    match loop.target, loop.iter:
+        case ast.Tuple(elts=[ast.Name(id=number), _]), ast.Call(func=ast.Name(id="enumerate"), args=[batches, *_]):
+            for each in nodes_in(loop, ast.Subscript):
+                is_number = isinstance(each.slice, ast.Name) and each.slice.id == number
+                if is_number and isinstance(each.ctx, ast.Load) and isinstance(each.value, ast.Name | ast.Attribute):
+                    yield batches, each.value
+        case _, ast.Call(func=ast.Name(id="zip"), args=[first, second]):
+            yield first, second
+            yield second, first
+        case _:
+            pass
+
+
+def _is_list_of_batches(source: SourceFile, batches: ast.expr, calls: Calls = ()) -> bool:
+    """Return True if a loop goes through a list of batches, which has the same order in each pass."""
+    parts = [each for each, _ in traced(source, batches, calls, _iterable_in)]
+    return any(isinstance(e, ast.ListComp) or last_name(getattr(e, "func", None)) in ("list", "tuple") for e in parts)
+
+
+def _iterable_in(node: ast.expr) -> ast.expr | None:
+    return node.args[0] if isinstance(node, ast.Call) and last_name(node.func) in _PASSING and node.args else None
+
+
+def _is_drawn_anew(loader: Loader) -> bool:
+    """Return True for a loader that shuffles, without a generator that the program may set back."""
+    return loader.shuffles and not any(each.arg in ("generator", "sampler") for each in loader.call.keywords)
 
 
 RULE = Rule(

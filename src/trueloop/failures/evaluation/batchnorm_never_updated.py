@@ -45,6 +45,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trueloop.analysis.queries.assignments import enclosing_definition
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
@@ -152,7 +154,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     copies = _copies_in_eval_mode(source)
     for node, ema, model in _averaged_pairs(source):
-        names = [last_name(each) for each in origins(source, ema)] if copies else []
+        names = [key for each in origins(source, ema) for key in sorted(_keys(source, each))] if copies else []
         built = next((copies[each] for each in names if each in copies), None)
         if built is not None:
             name, other = source.text.segment(ema), source.text.segment(model)
@@ -254,28 +256,34 @@ def _owner(node: ast.expr) -> ast.expr | None:
 
 def _copies_in_eval_mode(source: SourceFile) -> dict[str, ast.AST]:
     """Return the names of copies of models that are set to eval mode, and never to train mode."""
-    switched, trained = (
-        {
-            last_name(call.func.value)
-            for call in source.all_calls
-            if isinstance(call.func, ast.Attribute) and call.func.attr == mode and not call.args
-        }
-        for mode in ("eval", "train")
-    )
-    loaded = {
-        last_name(call.func.value)
-        for call in source.all_calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict" and _copies_once(source, call)
-    }
+    switched, trained, loaded = set[str](), set[str](), set[str]()
+    for call in source.all_calls:
+        if isinstance(call.func, ast.Attribute):
+            keys = _keys(source, call.func.value) if call.func.attr in ("eval", "train", "load_state_dict") else set()
+            switched |= keys if call.func.attr == "eval" else set()
+            trained |= keys if call.func.attr == "train" and not call.args else set()
+            loaded |= keys if call.func.attr == "load_state_dict" and _copies_once(source, call) else set()
     found: dict[str, ast.AST] = {}
     for each in source.nodes_of(ast.Assign):
         methods = {last_name(call.func) for call in nodes_in(each.value, ast.Call)}
         for target in each.targets:
-            name = last_name(target)
-            is_copy = "deepcopy" in methods or (name in loaded and isinstance(each.value, ast.Call))
-            if is_copy and name not in trained and ("eval" in methods or name in switched):
-                found[name] = each
+            keys = _keys(source, target)
+            is_copy = "deepcopy" in methods or (bool(keys & loaded) and isinstance(each.value, ast.Call))
+            if is_copy and not keys & trained and ("eval" in methods or keys & switched):
+                found |= dict.fromkeys(keys, each)
     return found
+
+
+def _keys(source: SourceFile, node: ast.AST) -> set[str]:
+    """Return the name of a model, for an attribute of ``self`` with that of its class and of the bases of this."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+            around = enclosing_definition(source, node, ast.ClassDef)
+            bases = map(last_name, getattr(around, "bases", []))
+            own = [each for each in bases if each in definitions(source).classes]
+            return {f"{each}.{attr}" for each in (getattr(around, "name", ""), *own)}
+        case _:
+            return {last_name(node)}
 
 
 def _copies_once(source: SourceFile, call: ast.Call) -> bool:

@@ -21,6 +21,8 @@ How it is detected
     gradients that this line ever clipped and nothing was added to them since, and one that found no gradients in eight
     calls, each before a step that used some of these parameters. The linter reports a clipping call whose
     result is not used, if neither ``backward()`` nor unknown code is between it and the step of the same parameters.
+    It also reports the only clipping of a program if it is in a function that returns the loss, such as
+    ``training_step``, and the callers of the function compute the gradients afterwards.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -33,16 +35,19 @@ from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.clipping import has_infinite_limit, unscale_lines
 from trueloop.analysis.queries.plain_steps import plain_calls
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import GradientsClipped, StepTaken
 from trueloop.tracing.trackers.gradient_ledger import GradientLedger
 
+_DIFFERENTIATING = frozenset(("backward", "manual_backward", "grad", "step"))
 MIN_TIMES = 2  # a single call may only measure the norm
 MIN_TIMES_NOTHING = 8  # a first call may come before the first gradients
 
@@ -113,8 +118,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and each clipping that a block runs before its only backward pass."""
+    """Yield the same as `find`, and each clipping that a block or function runs before the backward pass."""
     yield from find(source)
+    yield from _in_loss_functions(source)
     for calls in plain_calls(source):
         roles = [each.role for each in calls if each is not None]
         known = [each for each in calls if each is not None]
@@ -132,6 +138,44 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 related=((backward.call, "computes the gradients"), (step.call, "uses them")),
                 fix=_move_after(source, clip.statement, backward.statement),
             )
+
+
+def _in_loss_functions(source: SourceFile) -> Iterator[Hit]:
+    """Yield each clipping in a function that returns the loss, of which its callers compute the gradients later."""
+    clips = [each for each in source.all_calls if last_name(each.func).startswith("clip_grad")]
+    functions = {id(function_of(source, each)): function_of(source, each) for each in clips}
+    if len(functions) != 1:  # what another function clips may be the gradients of this loss
+        return
+    function = next(iter(functions.values()))
+    if not isinstance(function, ast.FunctionDef) or len(clips) != 1:
+        return
+    differentiating = [each for each in nodes_in(function, ast.Call) if last_name(each.func) in _DIFFERENTIATING]
+    results = {dotted_name(each.value) for each in nodes_in(function, ast.Return)} - {""}
+    names = {each for each in results if assigned_in(function, each)}
+    callers = definitions(source).calls.get(function.name, [])
+    backwards = [each for call in callers if (each := _backward_of(source, call)) is not None]
+    is_statement = isinstance(source.parents.get(id(clips[0])), ast.Expr) and "inf" not in ast.unparse(clips[0])
+    if is_statement and names and not differentiating and backwards and len(backwards) == len(callers):
+        yield Hit(
+            message=f"`{ast.unparse(clips[0])}` runs before `{ast.unparse(backwards[0])}`, since `{function.name}` "
+            "returns the loss: the gradients that the step uses are not clipped.",
+            node=clips[0],
+            related=((backwards[0], "computes the gradients"),),
+        )
+
+
+def _backward_of(source: SourceFile, call: ast.Call) -> ast.Call | None:
+    """Return the ``backward()`` of the result of a call; None if there is none in the same function."""
+    statement = source.statement_of(call)
+    targets = getattr(statement, "targets", [])
+    names = {name for target in targets for each in nodes_in(target, ast.Name, ast.Attribute)
+             if (name := dotted_name(each))}  # fmt: skip
+    for each in nodes_in(function_of(source, call), ast.Call):
+        if isinstance(each.func, ast.Attribute) and each.func.attr == "backward":
+            used = nodes_in(each.func.value, ast.Name, ast.Attribute, ast.Call)
+            if call in used or (each.lineno > call.lineno and names & set(map(dotted_name, used))):
+                return each
+    return None
 
 
 def _has_inner_backward(source: SourceFile, own: ast.stmt) -> bool:

@@ -51,7 +51,8 @@ from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Loop, OpKind
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.loops import assigned_names
+from trueloop.analysis.queries.possible_values import known_integer, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import dotted_name, nodes_in
@@ -157,7 +158,9 @@ def _seeds_of_samples(source: SourceFile) -> Iterator[Hit]:
         calls = nodes_in(method, ast.Call)
         for call in calls:
             is_seed = isinstance(call.func, ast.Attribute) and call.func.attr in ("manual_seed", "seed")
-            is_constant = len(call.args) == 1 and isinstance(call.args[0], ast.Constant)
+            seed = call.args[0] if len(call.args) == 1 else None
+            is_global = isinstance(seed, ast.Name) and seed.id not in assigned_names(method)
+            is_constant = isinstance(seed, ast.Constant) or (is_global and known_integer(source, seed) is not None)
             drawn = [e for e in calls if last_name(e.func) in DRAWS and e.lineno > call.lineno]
             if is_seed and is_constant and drawn:
                 yield Hit(

@@ -19,6 +19,7 @@ Fix
 
 When this is fine
     - The seed differs in each step, such as ``torch.manual_seed(seed + step)``.
+    - The state of the generator is restored after the draws, as with ``random.setstate`` or ``torch.random.fork_rng``.
     - The batch with the fixed seed is only used to evaluate.
     - A closure seeds so that an optimizer such as LBFGS always sees the same function.
     - All updates use all samples, and nothing is drawn.
@@ -26,15 +27,15 @@ When this is fine
     - Several models are trained from the same seed, one after the other.
 
 How it is detected
-    In a run, the sanitizer reports 12 updates in a row before each of which one line sets the same seed of PyTorch,
-    NumPy or Python, if the model's inputs have equal values and random numbers were drawn after the seed. Batches of a
-    DataLoader are left to DAT005, and generator objects to the linter. The linter follows a training loop, with
-    ``backward()``, ``torch.autograd.grad`` or ``torch.func.grad``, into the functions, methods, closures and generator
-    functions that make its batch, noise or time steps. It reports a seed of a global generator or of a new generator
-    object in them, if it is a number or a setting that no step changes, and if the loss is computed from what is drawn
-    after it. Masks, weights and the order of a split are left out. It also reports ``env.reset(seed=seed)`` and
-    ``env.seed(seed)`` in a loop over episodes, or at the end of each, that does not change the seed. A fixed batch may
-    be wanted, so this is a warning.
+    In a run, the sanitizer reports 12 updates in a row before each of which the same seed of PyTorch, NumPy or Python
+    is set, once or for each sample, if the model's inputs have equal values and random numbers were drawn after the
+    seed. Batches of a DataLoader are left to DAT005, and generator objects to the linter. The linter follows a training
+    loop, with ``backward()``, ``torch.autograd.grad`` or ``torch.func.grad``, into the functions, methods, closures and
+    generator functions that make its batch, noise or time steps, and into the loop over the samples of a batch. It
+    reports a seed of a global generator or of a new generator object in them, if it is a number or a setting that no
+    step changes, and if the loss is computed from what is drawn after it. Masks, weights and the order of a split are
+    left out. It also reports ``env.reset(seed=seed)`` and ``env.seed(seed)`` in a loop over episodes, or at the end of
+    each, that does not change the seed. A fixed batch may be wanted, so this is a warning.
 
 References
     PyTorch, "Reproducibility", https://docs.pytorch.org/docs/stable/notes/randomness.html
@@ -62,8 +63,8 @@ class Detector(BaseDetector):
     """Compares the first input after each seed with the first one after the previous seed."""
 
     def __init__(self) -> None:
-        self._keys: dict[str, tuple[object, ...]] = {}
-        """Generator -> its latest seed and the line that set it."""
+        self._seeds: dict[str, object] = {}
+        """Generator -> its latest seed."""
         self._input: int | None = None
         """Hash of the first input since the latest seed."""
         self._before: int | None = None
@@ -76,9 +77,8 @@ class Detector(BaseDetector):
         """Return evidence when the same batch has followed the same seed often enough."""
         if event.loader is not None or self._repeats < 0:
             return None
-        key = (event.seed, event.location)
-        if self._keys.get(event.generator) != key or event.location is None:
-            self._keys[event.generator] = key
+        if self._seeds.get(event.generator, self) != event.seed or event.location is None:
+            self._seeds[event.generator] = event.seed
             self._start_again()
             return None
         if self._input is not None:  # the first of the generators that are seeded together
@@ -96,7 +96,7 @@ class Detector(BaseDetector):
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record the first input since the latest seed."""
-        if not self._keys or self._input is not None or not event.has_graph or event.recomputed or self._repeats < 0:
+        if not self._seeds or self._input is not None or not event.has_graph or event.recomputed or self._repeats < 0:
             return
         from trueloop.tracing.row_digests import row_digests
 

@@ -21,6 +21,8 @@ DRAWS: Final = frozenset((
     "normal_", "uniform_", "random_",
 ))  # fmt: skip
 _ORDERS: Final = frozenset(("randperm", "permutation", "shuffle"))
+_RESTORING: Final = frozenset(("setstate", "set_state", "set_rng_state", "fork_rng"))
+"""Calls after which the global generators go on as if no seed had been set."""
 _WEIGHING: Final = frozenset(("matmul", "mm", "bmm", "linear", "einsum", "conv1d", "conv2d", "dot", "tensordot"))
 _NEW_FOR_EACH_BATCH: Final = re.compile(
     r"noise|(^|_)eps|batch|row|idx|ind(ex|ices)|perm|order|pick|(^|_)(ix|z|t)(_|$)|time", re.IGNORECASE
@@ -32,12 +34,21 @@ def repeated_seeds(source: SourceFile, code: StepCode) -> Iterator[ast.Call]:
     """Yield each call of a piece of code that sets a fixed seed before numbers are drawn for the batch."""
     nodes = list(code.nodes())
     calls = [each for each in nodes if isinstance(each, ast.Call)]
+    if any(last_name(each.func) in _RESTORING for each in calls):
+        return
     for call in calls:
         seed = _seed(source, code, call)
         if seed is None or not is_fixed(source, code, seed):
             continue
         draws = _draws_from(source, code, call, calls)
-        others = [each for each in calls if last_name(each.func) in DRAWS and each not in draws]
+        owner = dotted_name(getattr(call.func, "value", None))
+        others = [
+            each
+            for each in calls
+            if last_name(each.func) in DRAWS
+            and each not in draws  # what the same generator draws before goes on from the end of the last step
+            and (not _GLOBAL.match(owner) or dotted_name(getattr(each.func, "value", None)) != owner)
+        ]
         if any(_is_batch(source, code, each) and (not others or _is_noise(source, each)) for each in draws):
             yield call
 
@@ -73,13 +84,19 @@ def _draws_from(source: SourceFile, code: StepCode, seed: ast.Call, calls: list[
     is_object = last_name(seed.func) in _GENERATORS or "Generator" in ast.unparse(seed.func)
     if not is_object and (not owner or _GLOBAL.match(owner)):
         drawn = [each for each in later if _draws_globally(source, each)]
-        return [each for each in drawn if not isinstance(source.statement_of(each), ast.Expr) or _changes(each)]
+        return [each for each in drawn if _is_kept(source.statement_of(each)) or _changes(each)]
     if not is_object:
         return [each for each in later if _mentions(each, owner)]
     names = {dotted_name(each) for each in getattr(statement, "targets", [])} - {""}
     if getattr(statement, "value", None) is not seed:  # drawn from within the same expression
         return [each for each in calls if each is not seed and seed in nodes_in(each, ast.Call)]
     return [each for each in later if any(_mentions(each, name) for name in names)]
+
+
+def _is_kept(statement: Any) -> bool:
+    """Return False for a statement that does not store what it draws, neither in a variable nor in a list."""
+    is_appended = last_name(getattr(getattr(statement, "value", None), "func", None)) == "append"
+    return is_appended or not isinstance(statement, ast.Expr)
 
 
 def _mentions(call: ast.Call, name: str) -> bool:

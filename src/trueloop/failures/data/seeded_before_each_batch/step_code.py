@@ -69,6 +69,18 @@ def step_code(source: SourceFile) -> Iterator[StepCode]:
                 code = StepCode(node, reached, kept, calls, chain[-1])
                 yield code
                 yield from _called(source, code, 0)
+                yield from _loops_over_samples(source, code)
+
+
+def _loops_over_samples(source: SourceFile, code: StepCode) -> Iterator[StepCode]:
+    """Yield the inner loops that collect the samples of a batch in a list, from which the loss is computed."""
+    for loop in nodes_in(code.node, ast.For):
+        appended = [each for each in nodes_in(loop, ast.Call) if last_name(each.func) == "append" and each.args]
+        is_inner = loop is not code.node and id(loop) not in code.kept
+        if is_inner and any(id(each.args[0]) in code.reached for each in appended):
+            inner = code._replace(node=loop, kept=frozenset())
+            yield inner
+            yield from _called(source, inner, 1)
 
 
 def _differentiations(source: SourceFile) -> Iterator[tuple[ast.AST, list[ast.AST]]]:

@@ -25,7 +25,8 @@ How it is detected
     Only the linter finds it: a sum ``total = reward + gamma * total``, also as ``gae = delta + gamma * lam * gae``,
     with subscripts, in ``itertools.accumulate`` or in ``scipy.signal.lfilter``. It is reported if its discount is the
     same for all steps, nothing in the loop resets the total, and the loop that stores the rewards resets the
-    environment without emptying the list or computing the returns. The linter follows the list through functions,
+    environment, or begins an inner loop over the steps of an episode again, without emptying the list or computing the
+    returns. The linter follows the list through functions,
     parameters, attributes and other files. It also reports ``1 - dones[t + 1]`` in a loop that discounts, if the last
     step uses ``1 - dones[t]``, or if all flags are stored after the ``env.step`` that returns them. In a
     function that masks the total it also reports the discounted value of a next state, or another total, without a
@@ -45,6 +46,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import enclosing_blocks
+from trueloop.analysis.queries.loops import assigned_names
 from trueloop.analysis.queries.possible_values import computed_from, possible_values
 from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -279,13 +281,24 @@ def _several_episodes(source: SourceFile, key: tuple[Any, str], store: ast.AST, 
     for chain in enclosing_blocks(source, store):
         loops = [each for each in chain if not isinstance(each, ast.If) and not _ends_with_episode(each)]
         for loop in loops:
-            reset = next((call for call, blocks in resets if id(loop) in blocks), None)
+            reset: ast.AST | None = next((call for call, blocks in resets if id(loop) in blocks), None)
+            reset = reset or _episode_within(chain[: chain.index(loop)], loop)
             if reset is None and not any(_VECTOR_ENVIRONMENTS.search(each.text.source) for each in source.modules):
                 continue
             ends = [total.loop, *_emptied(source, key)]
             if any(_is_for_each(source, loop, each) for each in ends) or not _knows_ends(source, store, total):
                 return None
             return _Episodes(store, reset or loop)
+    return None
+
+
+def _episode_within(chain: tuple[ast.For | ast.While | ast.If, ...], loop: ast.For | ast.While) -> ast.AST | None:
+    """Return the loop over the steps of an episode that begins again, with a new state, in each turn of a loop."""
+    for inner in chain:
+        if not isinstance(inner, ast.If) and _ends_with_episode(inner):
+            before = [each for each in loop.body if each.lineno < inner.lineno and inner not in walk(each)]
+            if assigned_names(inner) & {name for each in before for name in assigned_names(each)}:
+                return inner
     return None
 
 
@@ -348,7 +361,12 @@ def _knows_ends(source: SourceFile, store: ast.AST, total: _Sum) -> bool:
 
 
 RULE = Rule(
-    required_words=("gamma|discount", "reset|+ 1]|+1]|1:]|reversed(", "reward|rews", "done|terminated|terminal|mask"),
+    required_words=(
+        "gamma|discount|GAMMA|DISCOUNT",
+        "reset|+ 1]|+1]|1:]|reversed(",
+        "reward|rews",
+        "done|terminated|terminal|mask",
+    ),
     find=find,
 )
 

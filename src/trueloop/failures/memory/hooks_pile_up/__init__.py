@@ -24,7 +24,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a module with at least four hooks of the same function of the program, whose number
     grew at three different updates. The linter reports a hook that each iteration of a loop registers on the same
-    module, itself or in functions that it calls, without a handle or with one that is never read or removed.
+    module, itself or in functions that it calls, without a handle or with one that is never read or removed. It also
+    reports such a hook in a method of a class that a trainer calls at every epoch or batch, such as ``on_epoch_start``.
 
 References
     nn.Module.register_forward_hook, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -48,7 +49,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.memory.hooks_pile_up.registrations import discards_handle, registers_on_same_module
+from trueloop.failures.memory.hooks_pile_up.registrations import discards_handle, in_callbacks, registers_on_same_module
 from trueloop.tracing.events import Event, Ref
 
 REGISTER_METHODS: Final = frozenset((
@@ -98,6 +99,22 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each registration of a hook that is never removed, in a loop, or in a callback of every epoch or batch."""
+    reported = set[int]()
+    for hit in _in_loops(source):
+        reported.add(id(hit.node))
+        yield hit
+    if not any(each.attr.endswith("_hooks") for each in source.nodes_of(ast.Attribute)):  # perhaps cleared
+        for call in in_callbacks(source, REGISTER_METHODS):
+            if id(call) not in reported:
+                yield Hit(
+                    message=f"`{ast.unparse(call.func)}` adds another hook each time that the trainer calls this "
+                    "method, and no hook is removed.",
+                    node=call,
+                )
+
+
+def _in_loops(source: SourceFile) -> Iterator[Hit]:
     """Yield each registration of a hook that is never removed, in a loop that also calls a model."""
     for registration in source.ops(OpKind.SET_ATTRIBUTE):
         if registration.name not in REGISTER_METHODS or not registration.loops:

@@ -1,26 +1,35 @@
 """Finds the modules on which each iteration of a loop registers a hook, also in functions that the loop calls."""
 
 import ast
+import re
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
-from trueloop.analysis.loop_invariance import assigned_names
+from trueloop.analysis.loop_invariance import assigned_names, names_in
 from trueloop.analysis.operations import Loop, Op
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
-from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.class_instances import definitions, enclosing_loops
 from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.queries.possible_values import enclosing_nodes, parameters_of
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import nodes_in
 
 _LOOKUPS: Final = frozenset(
     ("getattr", "dict", "get_submodule", "named_modules", "list", "children", "next", "modules")
 )
+_CALLBACK: Final = re.compile(r"(^|_)(epoch|batch|step|iteration|iter)s?_?(start|begin|end|stop)|"
+                               r"(before|after|begin|start|end)_(\w+_)?(epoch|batch|step|iter)")  # fmt: skip
+"""Methods of callbacks that trainers call again and again."""
 _MAX_DEPTH: Final = 6
 
 
 def discards_handle(source: SourceFile, registration: Op) -> bool:
     """Return True if the handle of a hook is not stored, or stored where the program never removes it."""
-    statement, call = registration.statement, registration.node
+    return _discards(source, registration.statement, registration.node)
+
+
+def _discards(source: SourceFile, statement: Any, call: Any) -> bool:
     if isinstance(statement, ast.Expr) and statement.value is call:
         return True
     match statement:
@@ -60,6 +69,46 @@ def registers_on_same_module(source: SourceFile, registration: Op, loop: Loop) -
             break
     root = _root(expression, function_of(source, loop.node))
     return bool(root) and root not in changing
+
+
+def in_callbacks(source: SourceFile, methods: Set[str]) -> Iterator[ast.Call]:
+    """Yield each registration in a method that a trainer calls at every epoch or batch, on a module that lasts."""
+    for name in methods:
+        for call in definitions(source).calls.get(name, ()):
+            function = function_of(source, call)
+            is_method = isinstance(source.parents.get(id(function)), ast.ClassDef)
+            if not is_method or not _CALLBACK.search(function.name) or not _is_always_run(source, function, call):
+                continue
+            callers = definitions(source).calls.get(function.name, [])
+            in_loops = all(any(enclosing_loops(source, each)) for each in callers if not _is_of_base(each))
+            if in_loops and _is_lasting(function, call) and _discards(source, source.statement_of(call), call):
+                yield call
+
+
+def _is_of_base(call: ast.Call) -> bool:
+    return "super()" in ast.unparse(call.func)
+
+
+def _is_always_run(source: SourceFile, function: ast.FunctionDef, call: ast.Call) -> bool:
+    """Return True if no condition but one on the module, such as its type, precedes a registration."""
+    looped = {name for each in nodes_in(function, ast.For) for name in assigned_names(each.target)}
+    around = {id(each) for each in enclosing_nodes(source, call)}
+    for each in nodes_in(function, ast.If, ast.IfExp, ast.Try):
+        leaves = any(nodes_in(part, ast.Return) for part in getattr(each, "body", []) if isinstance(part, ast.stmt))
+        is_about_module = not isinstance(each, ast.Try) and bool(names_in(each.test) & looped)
+        if (id(each) in around or leaves) and not is_about_module:
+            return False
+    return True
+
+
+def _is_lasting(function: ast.FunctionDef, call: ast.Call) -> bool:
+    """Return True for a module of an argument, or of the object, that the method does not create."""
+    node: Any = call.func.value if isinstance(call.func, ast.Attribute) else None
+    root = _root(node, function)
+    for loop in nodes_in(function, ast.For):
+        if root in assigned_names(loop.target):
+            root = _root(loop.iter, function)
+    return root in {each.arg for each in parameters_of(function)}
 
 
 def _root(node: Any, function: Any) -> str:

@@ -3,7 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import FROZEN, MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -22,6 +22,7 @@ _NEW: Final = frozenset((
     "randn", "rand", "empty", "zeros", "ones", "full", "tensor", "Tensor", "FloatTensor", "normal", "randn_like",
     "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "normal_", "uniform_",
 ))  # fmt: skip
+_SHOWING: Final = frozenset(("detach", "item", "tolist", "shape", "size"))
 _MAX_SIZES: Final = 3
 """Number of dimensions from which a parameter may be a filter."""
 
@@ -124,10 +125,25 @@ def _is_own(source: SourceFile, value: AbstractValue) -> bool:
     return bool(new) and not has_values and len(new[0].args) < _MAX_SIZES
 
 
+def _is_only_shown(source: SourceFile, parameter: ast.Attribute) -> bool:
+    """Return True for a read without gradient, such as ``loss.log_vars.detach().tolist()``, that changes nothing."""
+    called: list[str] = []
+    node: Any = source.parents.get(id(parameter))
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+            return False
+        if isinstance(node, ast.Call) and last_name(node.func) not in called:
+            break  # an argument of a call
+        called += [node.attr] if isinstance(node, ast.Attribute) else []
+        node = source.parents.get(id(node))
+    is_changed = any(each.endswith("_") or each in ("data", "grad") for each in called)
+    return bool(called) and called[0] in _SHOWING and not is_changed
+
+
 def _is_changed_by_hand(source: SourceFile, definition: ast.ClassDef, names: list[str]) -> bool:
     """Return True if code outside of ``__init__`` writes to a parameter, or code outside of the class uses it."""
     for each in source.nodes_of(ast.Attribute):
-        if each.attr in names and not encloses(definition, each):
+        if each.attr in names and not encloses(definition, each) and not _is_only_shown(source, each):
             return True
     methods = [e for e in definition.body if isinstance(e, ast.FunctionDef)]
     used = [e for e in methods if e.name != "__init__" and not re.search("reset|init", e.name)]
