@@ -335,3 +335,90 @@ for epoch in range(10):
     torch.save({"g": g.state_dict(), "d": d.state_dict(), "go": g_optimizer.state_dict(),
                 "do": d_optimizer.state_dict()}, "last.pt")
 """)
+
+
+OWN = """
+import torch
+from torch import nn, optim
+
+parser = argparse.ArgumentParser()
+args = parser.parse_args()
+state = {{"lr": args.lr}}
+
+
+def main():
+    start_epoch = args.start_epoch
+    model = nn.Linear(4, 2)
+    optimizer = optim.SGD(model.parameters(), lr=args.lr)
+    if args.resume:
+        checkpoint = torch.load(args.resume)
+        start_epoch = checkpoint["epoch"]
+        model.load_state_dict(checkpoint["state_dict"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        {restored}
+    for epoch in range(start_epoch, args.epochs):
+        adjust(optimizer, epoch)
+        train(model, optimizer)
+        saved = {{"epoch": epoch + 1, "state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}}
+        torch.save(saved, "last.pth")
+
+
+{adjust}
+"""
+IN_DICTIONARY = """
+def adjust(optimizer, epoch):
+    global state
+    if epoch in args.schedule:
+        state["lr"] *= args.gamma  # <- CKP011
+        for group in optimizer.param_groups:
+            group["lr"] = state["lr"]
+"""
+IN_OPTIONS = """
+def adjust(optimizer, epoch):
+    if epoch == 60 or epoch == 120:
+        args.lr = args.lr * 0.1  # <- CKP011
+        for group in optimizer.param_groups:
+            group["lr"] = args.lr
+"""
+IN_VARIABLE = """
+current_lr = 0.1
+def adjust(optimizer, epoch):
+    global current_lr
+    if epoch % 30 == 0:
+        current_lr /= 10  # <- CKP011
+    for group in optimizer.param_groups:
+        group["lr"] = current_lr
+"""
+COMPUTED = """
+def adjust(optimizer, epoch):
+    lr = args.lr
+    if epoch in args.schedule:
+        lr *= args.gamma
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+"""
+OF_GROUP = """
+def adjust(optimizer, epoch):
+    if epoch in args.schedule:
+        for group in optimizer.param_groups:
+            group["lr"] *= args.gamma
+"""
+
+
+@pytest.mark.parametrize("adjust", [IN_DICTIONARY, IN_OPTIONS, IN_VARIABLE])
+def test_lint_reports_an_own_schedule_that_begins_again(lint_reports, adjust):
+    lint_reports(OWN.format(restored="", adjust=adjust))
+
+
+@pytest.mark.parametrize(
+    ("restored", "adjust"),
+    [
+        ("", COMPUTED),
+        ("", OF_GROUP),
+        ('state["lr"] = checkpoint["lr"]', IN_DICTIONARY),
+        ('args.lr = optimizer.param_groups[0]["lr"]', IN_OPTIONS),
+        ("for epoch in range(start_epoch):\n            adjust(optimizer, epoch)", IN_DICTIONARY),
+    ],
+)
+def test_lint_accepts_own_schedules_that_go_on(lint_is_clean, restored, adjust):
+    lint_is_clean(OWN.format(restored=restored, adjust=adjust).replace("# <- CKP011", ""))

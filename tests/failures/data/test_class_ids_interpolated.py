@@ -94,7 +94,82 @@ for x, y in DataLoader(pets, batch_size=8):
     other = F.cross_entropy(model(x), y.long())
 """,
 }
+FAULTY |= {
+    "OpenCV, turned": """
+class Scenes(Dataset):
+    def __getitem__(self, i):
+        mask = cv2.imread(self.masks[i], 0)
+        mask = cv2.warpAffine(mask, self.matrix, (64, 64))  # <- DAT029
+        return self.images[i], torch.from_numpy(mask).long()
+""",
+    "SciPy, an elastic deformation": """
+def deform(label, indices):
+    label = ndimage.map_coordinates(label, indices, order=1)  # <- DAT029
+    return torch.from_numpy(label).long()
+""",
+    "scikit-image": """
+from skimage.transform import resize
+def load(path):
+    label = resize(np.load(path)["label"], (64, 64))  # <- DAT029
+    return torch.tensor(label, dtype=torch.long)
+def load_mask(mask):
+    mask = resize(mask, (64, 64), preserve_range=True)  # <- DAT029
+    return mask.astype(np.int64)
+""",
+    "a transform in an attribute": """
+class Scenes(Dataset):
+    def __init__(self):
+        self.resize = transforms.Resize((64, 64))
+    def __getitem__(self, i):
+        mask = self.resize(Image.open(self.masks[i]))  # <- DAT029
+        return self.images[i], torch.from_numpy(np.array(mask)).long()
+""",
+    "a warp of a label": """
+def random_rotate(image, label, matrix, size):
+    image = cv2.warpAffine(image, matrix, size)
+    label = cv2.warpAffine(label, matrix, size)  # <- DAT029
+    return image, label
+""",
+    "the mode in the place of the output": """
+def small(image, mask):
+    mask = cv2.resize(mask, (64, 64), cv2.INTER_NEAREST)  # <- DAT029
+    return image, torch.from_numpy(mask).long()
+""",
+}
+
 CORRECT = {
+    "OpenCV, turned to the nearest pixel": """
+def random_rotate(image, label, matrix, size):
+    image = cv2.warpAffine(image, matrix, size)
+    label = cv2.warpAffine(label, matrix, size, flags=cv2.INTER_NEAREST)
+    return image, torch.from_numpy(label).long()
+""",
+    "order 0": """
+from skimage.transform import resize
+def deform(label, indices):
+    label = ndimage.map_coordinates(label, indices, order=0)
+    return torch.from_numpy(resize(label, (64, 64), order=0)).long()
+""",
+    "PIL turns by the nearest pixel": """
+def turn(image, label):
+    label = label.rotate(30)
+    return image.rotate(30, Image.BILINEAR), torch.from_numpy(np.array(label)).long()
+""",
+    "the mode in a variable": """
+def small(label):
+    mode = cv2.INTER_NEAREST
+    label = cv2.resize(label, (64, 64), interpolation=mode)
+    return torch.from_numpy(label).long()
+""",
+    "a warped mask with a threshold": """
+def turn(mask, matrix):
+    mask = cv2.warpAffine(mask, matrix, (64, 64))
+    return torch.from_numpy((mask > 127).astype(np.uint8)).long()
+""",
+    "a warped heatmap": """
+def turn(label_heatmap, matrix):
+    return cv2.warpAffine(label_heatmap, matrix, (64, 64))
+""",
     "the nearest pixel": """
 mask = F.interpolate(mask[:, None].float(), size=(8, 8), mode="nearest").squeeze(1).long()
 """,

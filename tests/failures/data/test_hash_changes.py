@@ -88,6 +88,75 @@ def word_errors(reference, text):
 }
 
 
+SPLIT = {
+    "slices": """
+patients = list(set(frame["file_name"].str[:9]))  # <- DAT028
+random.shuffle(patients)
+train_ids, test_ids = patients[:80], patients[80:]
+train_ids = patients[:80]
+""",
+    "files of two folders": """
+import os
+names = list(set(os.listdir("images")) & set(os.listdir("masks")))  # <- DAT028
+train_names, val_names = train_test_split(names, test_size=0.1, random_state=0)
+""",
+    "methods of sets": """
+import os
+images = set(os.listdir("images"))
+masks = set(os.listdir("masks"))
+both = images.intersection(masks)  # <- DAT028
+both = list(both)
+train = both[:80]
+""",
+    "a dataset": """
+class Files(torch.utils.data.Dataset):
+    def __init__(self, folder):
+        self.files = list(set(path.name for path in folder.glob("*.png")))  # <- DAT028
+    def __getitem__(self, index):
+        return read(self.files[index])
+train, val = torch.utils.data.random_split(Files(folder), [90, 10])
+""",
+}
+UNSPLIT = {
+    "sorted": """
+patients = sorted(set(frame["patient"]))
+train_ids = patients[:80]
+""",
+    "sorted later": """
+names = list(set(frame["name"]))
+names.sort()
+train_ids, test_ids = train_test_split(names, random_state=0)
+""",
+    "numbers": """
+ids = list(set(frame["id"]))
+train_ids, test_ids = train_test_split(ids, random_state=0)
+""",
+    "numbers of patients": """
+patients = list(set(frame["patient"]))
+train_ids = patients[:80]
+""",
+    "a part that is no split": """
+words = list(set(text.split()))
+print(words[:10])
+shown = words[:10]
+""",
+    "a list": """
+names = list(frame["name"])
+train, test = train_test_split(names, random_state=0)
+""",
+}
+
+
+@pytest.mark.parametrize("script", SPLIT.values(), ids=SPLIT)
+def test_lint_reports_splits_of_a_set(lint_reports, lint_is_clean, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", UNSPLIT.values(), ids=UNSPLIT)
+def test_lint_accepts_ordered_splits(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "DAT028")
+
+
 UNSEEDED = "\n".join(line for line in HEAD.splitlines() if "seed(" not in line) + "\n"
 
 

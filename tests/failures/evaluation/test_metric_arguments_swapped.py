@@ -63,7 +63,74 @@ answers = model(x).argmax(1).numpy()
 print(metrics.classification_report(answers, truth))  # <- EVL020
 """,
 }
+FAULTY |= {
+    "lists under exchanged names": """
+def judge(loader):
+    y_true, y_pred = [], []
+    for inputs, target in loader:
+        predictions = np.argmax(model(inputs).numpy(), axis=1)
+        y_true.extend(predictions)
+        y_pred.extend(target.cpu().numpy())
+    print(metrics.classification_report(y_true, y_pred))  # <- EVL020
+""",
+    "lists that grow by +=": """
+truth, found = [], []
+for inputs, labels in loader:
+    truth += model(inputs).argmax(1).tolist()
+    found += labels.tolist()
+print(precision_score(truth, found))  # <- EVL020
+""",
+    "single items": """
+actual, decisions = [], []
+for x, y in data:
+    actual.append(model.predict(x))
+    decisions.append(y.item())
+print(recall_score(actual, decisions))  # <- EVL020
+""",
+    "arrays": """
+y_true, y_pred = np.array([]), np.array([])
+for x, labels in loader:
+    y_true = np.append(y_true, model(x).argmax(1).numpy())
+    y_pred = np.concatenate([y_pred, labels.numpy()])
+print(precision_score(y_true, y_pred))  # <- EVL020
+""",
+}
+
 CORRECT = {
+    "lists under exchanged names in exchanged order": """
+y_true, y_pred = [], []
+for inputs, target in loader:
+    y_true.extend(model(inputs).argmax(1))
+    y_pred.extend(target)
+print(precision_score(y_pred, y_true))
+""",
+    "lists": """
+y_true, y_pred = [], []
+for inputs, target in loader:
+    y_pred.extend(model(inputs).argmax(1))
+    y_true.extend(target)
+print(precision_score(y_true, y_pred))
+""",
+    "a list of both kinds": """
+y_true, y_pred = [], []
+for inputs, target in loader:
+    y_true.append(target)
+    y_true.append(predictions)
+    y_pred.extend(target)
+print(precision_score(y_true, y_pred))
+""",
+    "lists of two functions": """
+def first(loader):
+    y_true, y_pred = [], []
+    y_true.extend(labels)
+    y_pred.extend(model(x).argmax(1))
+    return recall_score(y_true, y_pred)
+def second(loader):
+    y_true, y_pred = [], []
+    y_pred.extend(targets)
+    y_true.extend(outputs)
+    return recall_score(y_pred, y_true)
+""",
     "answers of the model": """
 answers = model(x).argmax(1).numpy()
 print(metrics.classification_report(data.labels, answers))

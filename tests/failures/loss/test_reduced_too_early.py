@@ -97,7 +97,38 @@ class Learner:
         loss = self.huber_loss(q, target)  # <- LOS044
         return torch.mean(weights * loss)
 """
+FAULTY |= {
+    "a comparison by a method": """
+def loss_function(real, pred):
+    mask = real.ge(1).float().to(device)
+    value = criterion(pred, real) * mask  # <- LOS044
+    return torch.mean(value)
+""",
+    "a comparison by a function": """
+def loss_function(real, pred):
+    valid = torch.ne(real, 0)
+    value = F.cross_entropy(pred, real)  # <- LOS044
+    return (value * valid).sum() / valid.sum()
+""",
+    "a negation": """
+def loss_function(real, pred):
+    keep = torch.logical_not(real.eq(0)).type(torch.float32)  # a mask
+    value = criterion(pred, real) * keep  # <- LOS044
+    return value.mean()
+""",
+}
+
 CORRECT = {
+    "a comparison by a method": """
+def loss_function(real, pred):
+    mask = real.ge(1).float()
+    return (each(pred, real) * mask).sum() / mask.sum()
+""",
+    "a count": """
+def loss_function(real, pred):
+    count = real.ne(0).sum()
+    return (criterion(pred, real) * count).sum()
+""",
     "a focal factor of each sample": """
 class FocalLoss(nn.Module):
     def __init__(self, gamma=2.0, reduction="mean"):

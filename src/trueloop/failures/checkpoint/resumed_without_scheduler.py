@@ -26,7 +26,8 @@ How it is detected
     makes its first step. The linter reports a program that steps a scheduler and loads its optimizer's state, but
     not the scheduler's, even if no file contains the latter. It must know the object of each ``load_state_dict``; a
     program that contains ``last_epoch``, or passes an epoch to ``scheduler.step``, is not reported, nor a new stage,
-    whose learning rate is set after the load or differs from the one that was saved.
+    whose learning rate is set after the load or differs from the one that was saved. It also reports a rate in a
+    variable, such as ``state["lr"] *= 0.1`` at certain epochs, where a loop begins at the epoch of the checkpoint.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -40,15 +41,20 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.queries.captured_states import loads_without_scheduler
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import enclosing_nodes
+from trueloop.analysis.queries.resumed_loops import resumed_loops
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
+from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import CheckpointRead, Ref, SchedulerStepped, StateLoaded, StepTaken
 
 _WITHOUT_COUNT: Final = frozenset(("ExponentialLR", "MultiplicativeLR", "ReduceLROnPlateau"))
 """Schedulers whose next rate follows from the rate before."""
+_RATE: Final = re.compile(r"(^|_|\W)(lr|learning_?rate)($|_|\W)", re.IGNORECASE)
 _STATE: Final = re.compile(r"sched\w*(\[\w+\])?\.(load_)?state_dict|step\(\w*epoch")
 
 
@@ -139,6 +145,81 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
+def find_all(source: SourceFile) -> Iterator[Hit]:
+    """Yield the same as `find`, and rates of the program's own schedules that begin again in a resumed run."""
+    yield from find(source)
+    reported: set[int] = set()
+    for loop, _, load in resumed_loops(source):
+        for node in source.nodes_of(ast.AugAssign, ast.Assign):
+            rate = _multiplied(node)
+            if rate is None or id(node) in reported or not _is_at_epochs(source, node):
+                continue
+            if _is_kept(source, node, rate, loop) and not _is_restored(source, node, rate, load):
+                reported.add(id(node))
+                yield Hit(
+                    message=f"`{ast.unparse(node)}` lowers a rate that no checkpoint holds: in a resumed run it begins "
+                    "at its first value, without the steps of the epochs before.",
+                    node=node,
+                    related=((load, "resumed here"),),
+                )
+
+
+def _multiplied(node: ast.AugAssign | ast.Assign) -> ast.expr | None:
+    """Return the variable of ``lr *= 0.1`` and ``lr = lr * 0.1``, if it is called a learning rate; else None."""
+    match node:
+        case ast.AugAssign(target=target, op=ast.Mult() | ast.Div()):
+            rate = target
+        case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Mult() | ast.Div())):
+            rate = target if ast.unparse(left) == ast.unparse(target) else None
+        case _:
+            rate = None
+    is_rate = rate is not None and _RATE.search(ast.unparse(rate)) and "group" not in ast.unparse(rate)
+    return rate if is_rate else None
+
+
+def _is_at_epochs(source: SourceFile, node: ast.AST) -> bool:
+    """Return True for a node that runs at certain epochs only: ``if epoch in milestones``, ``if epoch % 30 == 0``."""
+    tests = [each.test for each in enclosing_nodes(source, node) if isinstance(each, ast.If)]
+    return any(
+        isinstance(each.ops[0], ast.In | ast.Eq) and "epoch" in ast.unparse(each.left)
+        for test in tests
+        for each in nodes_in(test, ast.Compare)
+    )
+
+
+def _is_kept(source: SourceFile, node: ast.AST, rate: ast.expr, loop: ast.For | ast.While) -> bool:
+    """Return True for a rate that an optimizer gets and that keeps its value until the next epoch."""
+    function, text = function_of(source, node), ast.unparse(rate)
+    root = rate
+    while isinstance(root, ast.Attribute | ast.Subscript):
+        root = root.value
+    name = last_name(root)
+    assigned = {ast.unparse(each) for each, _ in single_assignments(function) if each is not rate}
+    is_global = any(name in each.names for each in nodes_in(function, ast.Global))
+    is_lasting = is_global or (root is not rate and not {name, text} & assigned)
+    is_given = any(
+        isinstance(target, ast.Subscript) and ast.unparse(target.slice) == "'lr'" and text in ast.unparse(value)
+        for target, value in single_assignments(function)
+    )
+    return is_given and (encloses(loop, node) or is_lasting)
+
+
+def _is_restored(source: SourceFile, node: ast.AST, rate: ast.expr, load: ast.Call) -> bool:
+    """Return True if the program assigns a rate, or what holds it, after a load, or repeats the steps before."""
+    holders = {ast.unparse(each) for each in nodes_in(rate, ast.expr)}
+    called = getattr(function_of(source, node), "name", None)
+    read = {each.id for each in nodes_in(load.args[0], ast.Name)} | {"torch"}
+    for target, value in single_assignments(function_of(source, load)):
+        is_read = bool({each.id for each in nodes_in(value, ast.Name)} & read) or "param_groups" in ast.unparse(value)
+        if ast.unparse(target) in holders and is_read:
+            return True
+    for each in nodes_in(function_of(source, load), ast.For):  # for epoch in range(start): adjust(optimizer, epoch)
+        is_short = isinstance(each.iter, ast.Call) and len(each.iter.args) == 1
+        if is_short and any(last_name(call.func) == called for call in nodes_in(each, ast.Call)):
+            return True
+    return False
+
+
 def _only_steps(node: ast.AST) -> bool:
     """Return True for a loop that steps a scheduler as often as before."""
     match node:
@@ -148,7 +229,7 @@ def _only_steps(node: ast.AST) -> bool:
             return False
 
 
-RULE = Rule(required_words=("load_state_dict", "torch", "save", "sched"), find=find)
+RULE = Rule(required_words=("load_state_dict", "torch", "save", "sched|param_group"), find=find_all)
 
 BAD = """
 import os

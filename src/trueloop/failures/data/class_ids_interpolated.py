@@ -26,8 +26,9 @@ When this is fine
 
 How it is detected
     Only the linter finds it: the result of a resize with interpolation is converted to integers, also after it was
-    returned by the dataset, and it is called a mask, a label or a segmentation, or is the target of a loss. So is the
-    argument of a function whose name says that it resizes labels, such as ``resize_label(label, size)``.
+    returned by the dataset, and it is called a mask, a label or a segmentation, or is the target of a loss. So is what
+    OpenCV, SciPy or scikit-image rotate or warp. An argument that is called a label is reported where a function warps
+    it, or says by its name that it resizes labels, such as ``resize_label(label, size)``.
 
 References
     torch.nn.functional.interpolate, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html
@@ -43,6 +44,7 @@ from trueloop.analysis.queries.batch_loops import function_of, is_loss_call, wit
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import computed_from, parameters_of, possible_values
+from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -75,6 +77,20 @@ _COPIES: Final = frozenset((
     "to_tensor", "ToTensor", "PILToTensor", "ascontiguousarray",
 ))  # fmt: skip
 _INTEGERS: Final = frozenset(("long", "int64", "int32", "int", "LongTensor", "IntTensor", "int_", "torch.LongTensor"))
+_ARGUMENTS: Final = {
+    "cv2.resize": ("interpolation", 5), "cv2.warpAffine": ("flags", 4), "cv2.warpPerspective": ("flags", 4),
+    "cv2.remap": ("interpolation", 3), "scipy.ndimage.zoom": ("order", 3), "scipy.ndimage.rotate": ("order", 5),
+    "scipy.ndimage.shift": ("order", 3), "scipy.ndimage.affine_transform": ("order", 5),
+    "scipy.ndimage.map_coordinates": ("order", 3), "skimage.transform.resize": ("order", 2),
+    "skimage.transform.rescale": ("order", 2), "skimage.transform.rotate": ("order", 4),
+    "skimage.transform.warp": ("order", 4), "functional.resize": ("interpolation", 2),
+    "functional.resized_crop": ("interpolation", 6), "functional.perspective": ("interpolation", 3),
+}  # fmt: skip
+"""Functions that interpolate by default -> name and position of the argument that decides."""
+_FUNCTIONS: Final = frozenset(each.rpartition(".")[2] for each in _ARGUMENTS)
+_MODULES: Final = {"cv": "cv2", "TF": "functional", "F": "functional", "TVF": "functional", "ndi": "scipy.ndimage"}
+_PACKAGES: Final = {"torchvision": "functional", "ndimage": "scipy.ndimage"}
+_WARPS: Final = frozenset(("warpAffine", "warpPerspective", "remap", "map_coordinates", "affine_transform"))
 _ROUNDING: Final = frozenset(("round", "rint", "round_", "threshold", "isin"))
 _PIXELS_BETWEEN: Final = re.compile(r"- 1\b.*\+ 1\b")
 _DEPTH: Final = 10
@@ -118,18 +134,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _by_name(source: SourceFile) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
-    """Yield each interpolation of an argument that is called a label, in a function that resizes labels by its name."""
+    """Yield each interpolation of an argument that is called a label, in a function that resizes labels by its name.
+
+    A function that warps, and not only resizes, an argument called a label need not have a name that says so.
+    """
     for function in source.nodes_of(ast.FunctionDef):
         words = set(name_words(function.name))
-        if not words & _RESIZING or not words & _LABELS or words & _NO_CLASSES:
-            continue
+        is_named = bool(words & _RESIZING and words & _LABELS)
         parameters = {each.arg for each in parameters_of(function)}
+        if words & _NO_CLASSES or not any(set(name_words(each)) & _LABELS for each in parameters):
+            continue
         for call in nodes_in(function, ast.Call):
-            subject = _interpolated(source, call)
+            is_candidate = is_named or last_name(call.func) in _WARPS
+            subject = _interpolated(source, call) if is_candidate else None
             if subject is None or _is_binary(source, subject):
                 continue
             names = {last_name(each) for each in computed_from(source, subject) if isinstance(each, ast.Name)}
-            labels = {each for each in names & parameters if set(name_words(each)) & _LABELS}
+            labels = {e for e in names & parameters if name_words(e) & _LABELS and not name_words(e) & _NO_CLASSES}
             if labels and not _is_thresholded(function, names):
                 yield call, function
 
@@ -199,21 +220,29 @@ def _interpolated(source: SourceFile, call: ast.Call) -> ast.expr | None:
     name = last_name(call.func)
     first = call.args[0] if call.args else next((e.value for e in call.keywords if e.arg in ("input", "img")), None)
     if name in ("interpolate", "upsample"):
-        mode = argument_node(call, "mode", 3)
-        mode = _single(source, mode) if isinstance(mode, ast.Name | ast.Attribute) else mode
-        is_blurring = isinstance(mode, ast.Constant) and mode.value in _MODES
-        return first if is_blurring and not _takes_every_nth_pixel(source, call) else None
-    if name in ("zoom", "resize") and isinstance(call.func, ast.Attribute):
-        return _resized_subject(source, call, first)
+        return first if _is_blurring_call(source, call) else None
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    argument = _ARGUMENTS.get(_qualified(source, call))
+    if argument is not None:
+        interpolates = _mode(source, call, *argument)
+        return None if interpolates is False or (name == "resize" and _has_own_masks(source)) else first
+    if owner is not None and last_name(owner) != "self" and name in ("resize", "rotate", "transform"):
+        return _resized_image(source, call, owner)
     if name == "Resize" or first is None or not call.args:
         return None
     made = [each for each in (call.func, *possible_values(source, call.func)) if isinstance(each, ast.Call)]
     if any(map(_is_blurring_layer, made)):
         return first
-    for each in made:
-        if any(map(_is_blurring_resize, nodes_in(each, ast.Call))):
-            return first if not _has_own_masks(source) else None
-    return None
+    is_resized = any(_is_blurring_resize(part) for each in made for part in nodes_in(each, ast.Call))
+    return first if is_resized and not _has_own_masks(source) else None
+
+
+def _is_blurring_call(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for ``interpolate(x, size, mode="bilinear")`` of torch, if it computes means."""
+    mode = argument_node(call, "mode", 3)
+    mode = _single(source, mode) if isinstance(mode, ast.Name | ast.Attribute) else mode
+    is_blurring = isinstance(mode, ast.Constant) and mode.value in _MODES
+    return is_blurring and not _takes_every_nth_pixel(source, call)
 
 
 def _is_blurring_layer(call: ast.Call) -> bool:
@@ -232,36 +261,42 @@ def _takes_every_nth_pixel(source: SourceFile, call: ast.Call) -> bool:
     return any(_PIXELS_BETWEEN.search(ast.unparse(each)) for each in values)
 
 
-def _resized_subject(source: SourceFile, call: ast.Call, first: ast.expr | None) -> ast.expr | None:
-    """Return what ``resize`` of PIL, torchvision or OpenCV, or ``zoom`` of SciPy resizes with interpolation."""
-    owner: Any = call.func.value  # type: ignore[attr-defined]
-    qualified = source.qualified_name(call.func)
-    module = qualified.rpartition(".")[0] or last_name(owner)
-    if call.func.attr == "zoom":  # type: ignore[attr-defined]
-        order = argument_node(call, "order", 3)
-        interpolates = order is None or (isinstance(order, ast.Constant) and order.value != 0)
-        return first if interpolates and ("ndimage" in module or last_name(owner) == "ndi") else None
-    if module in ("cv2", "cv"):
-        return first if _mode(call, "interpolation", 4) is not False else None
-    if module in ("TF", "F", "functional", "TVF") or "torchvision" in module:
-        return first if _mode(call, "interpolation", 2) is not False and not _has_own_masks(source) else None
-    explicit = _mode(call, "resample", 1)
-    if explicit is False or len(call.args) > 3 or not call.args or (explicit is None and not _is_pil(source, owner)):
+def _qualified(source: SourceFile, call: ast.Call) -> str:
+    """Return the qualified name of a function of OpenCV, SciPy or torchvision, also under the usual short names."""
+    module, _, name = source.qualified_name(call.func).rpartition(".")
+    if not module and isinstance(call.func, ast.Attribute):
+        module, name = last_name(call.func.value), call.func.attr
+    elif not module and last_name(call.func) in _FUNCTIONS:
+        module, _, name = qualified_name(call.func, imported_names(source.tree)).rpartition(".")
+    package = next((known for word, known in _PACKAGES.items() if word in module), _MODULES.get(module, module))
+    return f"{package}.{name}"
+
+
+def _resized_image(source: SourceFile, call: ast.Call, owner: ast.expr) -> ast.expr | None:
+    """Return the image of PIL that a method resizes or turns with interpolation."""
+    explicit = _mode(source, call, "resample", 3 if last_name(call.func) == "transform" else 1)
+    if explicit is False or len(call.args) > 4 or not call.args or _has_palette(source):
         return None
-    return owner if not _has_palette(source) else None
+    return owner if explicit or (last_name(call.func) == "resize" and _is_pil(source, owner)) else None
 
 
-def _mode(call: ast.Call, name: str, position: int) -> bool | None:
-    """Return whether a resize interpolates by its argument; None if the argument is missing, so the default applies."""
+def _mode(source: SourceFile, call: ast.Call, name: str, position: int) -> bool | None:
+    """Return whether a function interpolates by its argument; None if that is missing, so the default applies."""
     mode = argument_node(call, name, position)
-    return None if mode is None else last_name(mode) in _INTERPOLATING
+    if isinstance(mode, ast.Name):
+        mode = _single(source, mode) or mode
+    if mode is None:
+        return None
+    is_order = name == "order" and isinstance(mode, ast.Constant)
+    return mode.value not in (0, None) if is_order else last_name(mode) in _INTERPOLATING  # type: ignore[union-attr]
 
 
 def _is_blurring_resize(call: ast.Call) -> bool:
     """Return True for ``Resize(size)`` of torchvision without the mode for the nearest pixel."""
     position = 1 if last_name(call.func) == "Resize" else 3
     is_resize = last_name(call.func) in ("Resize", "RandomResizedCrop")
-    return is_resize and _mode(call, "interpolation", position) is not False
+    mode = argument_node(call, "interpolation", position)
+    return is_resize and (mode is None or last_name(mode) in _INTERPOLATING)
 
 
 def _is_pil(source: SourceFile, node: ast.expr, depth: int = 6) -> bool:
@@ -364,7 +399,7 @@ def _is_thresholded(function: Any, names: frozenset[str] | set[str]) -> bool:
 
 RULE = Rule(
     required_words=(
-        "interpolate(|upsample(|resize(|Resize(|zoom(|Upsampl",
+        "interpolate(|upsample(|resize(|Resize(|zoom(|Upsampl|warp|rotate(|map_coordinates(|remap(|affine|rescale(",
         ".long()|.int()|torch.long|int64|int32|LongTensor|astype(int|label|seg|_gt|anno",
     ),
     find=find,

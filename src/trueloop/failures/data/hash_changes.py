@@ -26,8 +26,9 @@ When this is fine
 How it is detected
     Only the linter finds it: the remainder of ``hash(...)`` by a number, ``hash(name) % 10``, if the argument is a
     string by its form or its name, and the program does not mention PYTHONHASHSEED; and a dictionary of numbers for the
-    items of a set of strings that is not sorted. That is a note where no weights are saved or loaded and no seed is
-    set, and it is not reported where a call that saves gets the dictionary.
+    items of a set of strings that is not sorted, or a split of their list in a program that sets a seed. A dictionary
+    is only a note where no weights are saved or loaded and no seed is set, and it is not reported where a call that
+    saves gets the dictionary.
 
 References
     Python documentation, ``object.__hash__``, https://docs.python.org/3/reference/datamodel.html#object.__hash__
@@ -41,6 +42,7 @@ from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.held_out_names import is_held_out, is_training
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -52,7 +54,13 @@ _TEXT: Final = frozenset((
     "speaker", "url", "title", "sentence", "string", "stem", "site", "filepath", "uri", "caption",
 ))  # fmt: skip
 _WORDS: Final = frozenset(("words", "tokens", "chars", "char", "texts", "corpus", "tags", "tag", "sentences", "vocab"))
+_FILES: Final = frozenset((
+    "name", "names", "path", "paths", "file", "files", "filename", "filenames", "fname", "stem", "filepath", "uri",
+    "caption", "sentence", "sentences", "text", "texts", "title", "url",
+))  # fmt: skip
+"""Names of what is text in any data; a patient or a key may be a number."""
 _WEIGHTS: Final = ("torch.save(", "load_state_dict(", "save_pretrained(", "save_file(")
+_SEEDS: Final = re.compile(r"seed\(|random_state\s*=\s*\d|seed_everything")
 _SAVING: Final = re.compile(r"save|dump|write")
 
 
@@ -62,6 +70,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     if "set(" in source.text.source or "{" in source.text.source:
         yield from _numberings(source)
+        yield from _splits(source)
     if "hash" in definitions(source).functions:
         return
     for node in source.nodes_of(ast.BinOp):
@@ -101,6 +110,45 @@ def _numberings(source: SourceFile) -> Iterator[Hit]:
             node=node,
             severity=None if keeps_weights or is_seeded else Severity.NOTE,
         )
+
+
+def _splits(source: SourceFile) -> Iterator[Hit]:
+    """Yield each split into training and held-out data, in a seeded program, of a list of a set of strings."""
+    if not _SEEDS.search(source.text.source):
+        return
+    reported: set[int] = set()
+    for node in source.nodes_of(ast.Call, ast.Subscript):
+        items = _split(source, node)
+        unordered = None if items is None else _unordered(source, items)
+        if items is None or unordered is None or id(unordered) in reported:
+            continue
+        if not _has_text(source, items, unordered, _FILES) or f"{ast.unparse(items)}.sort(" in source.text.source:
+            continue
+        reported.add(id(unordered))
+        yield Hit(
+            message=f"`{ast.unparse(unordered)}` is a set of strings, whose order is another one in every run: in "
+            "spite of the seed, the split is another one too. Use `sorted(...)`.",
+            node=unordered,
+            related=((node, "split here"),),
+        )
+
+
+def _split(source: SourceFile, node: ast.AST) -> ast.expr | None:
+    """Return the list that a node splits: ``train_test_split(ids)``, ``train = ids[:n]``, the files of a dataset."""
+    match node:
+        case ast.Call(args=[items, *_], func=func) if last_name(func) in ("train_test_split", "random_split"):
+            return items
+        case ast.Subscript(value=ast.Name() as items, slice=ast.Slice()):
+            parent = source.parents.get(id(node))
+            is_part = isinstance(parent, ast.Assign) and any(
+                is_held_out(each) or is_training(each) for each in parent.targets
+            )
+            return items if is_part else None
+        case ast.Subscript(value=ast.Attribute() as items, slice=ast.Name()):
+            is_item = getattr(function_of(source, node), "name", "") == "__getitem__"
+            return items if is_item and "random_split(" in source.text.source else None
+        case _:
+            return None
 
 
 def _numbered(source: SourceFile, node: ast.AST) -> tuple[ast.expr | None, str]:
@@ -147,23 +195,43 @@ def _unordered(source: SourceFile, items: ast.expr) -> ast.expr | None:
     for each in origins(source, items, 3):
         is_list = isinstance(each, ast.Call) and last_name(each.func) in ("list", "tuple") and len(each.args) == 1
         for made in origins(source, each.args[0], 2) if is_list and isinstance(each, ast.Call) else (each,):
-            if isinstance(made, ast.SetComp) or (isinstance(made, ast.Call) and ast.unparse(made.func) == "set"):
+            if _is_set(source, made):
                 return made
     return None
 
 
-def _has_text(source: SourceFile, items: ast.expr, unordered: ast.expr) -> bool:
-    """Return True if a set contains strings, by its name, and the names and calls in what it is made of."""
+def _is_set(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for a set, and for what two sets have in common, or one of them has."""
+    match node:
+        case ast.SetComp() | ast.Call(func=ast.Name(id="set")):
+            return True
+        case (
+            ast.Call(func=ast.Attribute(attr="intersection" | "union" | "difference", value=left))
+            | ast.BinOp(op=ast.BitAnd() | ast.BitOr() | ast.Sub(), left=left)
+        ):
+            return any(_is_set(source, each) for each in origins(source, left, 2) if each is not node)
+        case _:
+            return False
+
+
+def _has_text(source: SourceFile, items: ast.expr, unordered: ast.expr, words: frozenset[str] = frozenset()) -> bool:
+    """Return True if a set contains strings, by its name, and the names and calls in what it is made of.
+
+    With words, a key such as that in ``frame["id"]`` is no such string, but a name: numbers may be below it.
+    """
     made = [items, unordered]
     for name in nodes_in(unordered, ast.Name):
         made += list(origins(source, name, 3))
     for each in (node for value in made for node in nodes_in(value, ast.expr)):
-        if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value:
-            return True
         name = last_name(each)
-        if name in ("split", "lower", "strip", "read", "read_text", "read_csv"):
-            return True
-        if isinstance(each, ast.Name | ast.Attribute) and set(name_words(name)) & (_TEXT | _WORDS):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value:
+            if not words or isinstance(source.parents.get(id(each)), ast.List | ast.Set | ast.Tuple):
+                return True
+            name = each.value if isinstance(source.parents.get(id(each)), ast.Subscript) else ""
+        if name in ("split", "lower", "strip", "read", "read_text", "read_csv", "listdir", "glob", "iglob"):
+            return not words or name != "read_csv"
+        is_named = isinstance(each, ast.Name | ast.Attribute | ast.Constant)
+        if is_named and set(name_words(name)) & (words or (_TEXT | _WORDS)):
             return True
     return False
 
@@ -200,7 +268,7 @@ def _is_text(value: ast.expr) -> bool:
 
 RULE = Rule(
     required_words=(
-        "hash(&%|set(&enumerate(|set(&len(|set(&zip(|= {&enumerate(|= {&zip(|enumerate({|zip({",
+        "hash(&%|set(&enumerate(|set(&len(|set(&zip(|= {&enumerate(|= {&zip(|enumerate({|zip({|set(&split(|set(&seed",
         "torch|numpy|sklearn",
     ),
     find=find,

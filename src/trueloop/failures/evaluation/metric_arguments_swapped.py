@@ -24,8 +24,9 @@ When this is fine
 How it is detected
     Only the linter finds it, by names: the function comes from ``sklearn.metrics`` and is not symmetric, its first
     argument is a prediction (``preds``, ``outputs``, ``y_hat``, ``model(x)``, ``scores.argmax(1)``), and its second one
-    the labels (``y_true``, ``labels``, ``targets``, ``y_test``). A variable like ``p`` has the names of its value. A
-    confusion matrix counts if its cells are called ``fp`` and ``fn``, or its row sums give the recall.
+    the labels (``y_true``, ``labels``, ``targets``, ``y_test``). A variable like ``p`` has the names of its value, and
+    a list those of what is appended to it. A confusion matrix counts if its cells are called ``fp`` and ``fn``, or its
+    row sums give the recall.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -34,7 +35,7 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, without_conversions
 from trueloop.analysis.queries.possible_values import possible_values
@@ -100,6 +101,33 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _named(source: SourceFile, node: ast.expr) -> list[ast.expr]:
+    """Return a value, or what the program puts into the list that it is, if that is known; see `_named_value`."""
+    base = _base(node)
+    collected = list(_collected(function_of(source, node), base.id)) if isinstance(base, ast.Name) else []
+    values = [value for each in collected for value in _named_value(source, each)]
+    is_known = bool(values) and (all(map(_is_prediction, values)) or all(map(_is_label, values)))
+    return values if is_known else _named_value(source, node)
+
+
+def _collected(function: Any, name: str) -> Iterator[ast.expr]:
+    """Yield what a function appends to a list or an array."""
+    for node in nodes_in(function, ast.Call, ast.AugAssign, ast.Assign):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="append" | "extend", value=ast.Name(id=owner)), args=[value]):
+                yield from [value] if owner == name else []
+            case ast.AugAssign(target=ast.Name(id=owner), op=ast.Add(), value=value):
+                yield from (value.elts if isinstance(value, ast.List) else [value]) if owner == name else []
+            case ast.Assign(targets=[ast.Name(id=owner)], value=ast.Call(args=[first, *rest], func=func)) if (
+                owner == name and last_name(func) in ("append", "concatenate", "cat", "hstack")
+            ):
+                parts = [first, *rest] if last_name(func) == "append" else getattr(first, "elts", [])
+                is_added = len(parts) > 1 and last_name(parts[0]) == name  # y_true = np.append(y_true, labels)
+                yield from parts[1:2] if is_added else []
+            case _:
+                pass
+
+
+def _named_value(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     """Return a value, or what its variable may be if the name says nothing: ``p = np.concatenate(preds)``."""
     base = _base(node)
     if not isinstance(base, ast.Name):

@@ -23,9 +23,10 @@ When this is fine
     - The values belong to a single sample.
 
 How it is detected
-    Only the linter finds it: a reduced value is multiplied by something called a mask or weights, or goes through a
-    log-sigmoid, a ReLU or a lower limit, and the result is summed or averaged again, which has an effect only if there
-    is more than one value. The same holds for a loss in the factor ``(1 - exp(-loss)) ** gamma`` of a focal loss.
+    Only the linter finds it: a reduced value is multiplied by something called a mask or weights or by a comparison
+    such as ``y.ne(0)``, or goes through a log-sigmoid, a ReLU or a lower limit, and the result is summed or averaged
+    again, which has an effect only if there is more than one value. The same holds for a loss in the factor
+    ``(1 - exp(-loss)) ** gamma`` of a focal loss.
 
 References
     torch.nn.CrossEntropyLoss, ``reduction``, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -49,7 +50,27 @@ _LOSSES: Final = frozenset((
     "mse_loss", "nll_loss", "smooth_l1_loss",
 ))  # fmt: skip
 _LIMITS: Final = frozenset(("logsigmoid", "softplus", "relu", "clamp", "clamp_min", "maximum"))
-_VIEWS: Final = frozenset(("float", "view", "reshape", "unsqueeze", "squeeze", "to", "expand_as", "detach", "type_as"))
+_VIEWS: Final = frozenset(
+    (
+        "float",
+        "view",
+        "reshape",
+        "unsqueeze",
+        "squeeze",
+        "to",
+        "expand_as",
+        "detach",
+        "type_as",
+        "type",
+        "int",
+        "long",
+        "bool",
+        "cuda",
+    )
+)
+_COMPARING: Final = frozenset(
+    ("ge", "gt", "le", "lt", "ne", "eq", "logical_not", "logical_and", "isin", "sequence_mask")
+)
 _LIBRARIES: Final = frozenset(("torch", "F", "functional"))
 _MASKS: Final = frozenset(("mask", "masks", "valid", "weights"))
 _OF_SAMPLES: Final = frozenset(("sample", "samples", "example", "instance", "row"))
@@ -233,6 +254,8 @@ def _is_mask(source: SourceFile, node: ast.expr) -> bool:
         inner = value
         while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _VIEWS:
             inner = inner.func.value
+        if isinstance(inner, ast.Call) and last_name(inner.func) in _COMPARING:
+            return bool(nodes_in(inner, ast.Name))
         if isinstance(inner, ast.Call | ast.Constant):
             return False
         if isinstance(inner, ast.Compare):

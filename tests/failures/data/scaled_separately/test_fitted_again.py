@@ -58,7 +58,40 @@ a = features.make(X_train)
 b = features.make(X_test)
 """,
 }
+FAULTY |= {
+    "columns under another name": """
+def columns(train_raw, test_raw):
+    scaler = StandardScaler()
+    a = train_raw.iloc[:, 2:]
+    b = test_raw.iloc[:, 2:]
+    return torch.tensor(scaler.fit_transform(a)), torch.tensor(scaler.fit_transform(b))  # <- DAT013
+""",
+    "columns that remain": """
+def features(df_train, df_test):
+    mm = MinMaxScaler()
+    a = df_train.drop(columns=["y"])
+    b = df_test.drop(columns=["y"])
+    b = b.to_numpy()
+    a = mm.fit_transform(a)
+    b = mm.fit_transform(b)  # <- DAT013
+    return torch.tensor(a), torch.tensor(b)
+""",
+}
+
 CORRECT = {
+    "columns under another name, transformed": """
+def columns(train_raw, test_raw):
+    scaler = StandardScaler()
+    a = train_raw.iloc[:, 2:]
+    b = test_raw.iloc[:, 2:]
+    return torch.tensor(scaler.fit_transform(a)), torch.tensor(scaler.transform(b))
+""",
+    "computed from held-out data": """
+def columns(train_raw, test_raw, scaler):
+    a = scaler.fit_transform(train_raw)
+    b = combine(train_raw, test_raw)
+    return torch.tensor(a), torch.tensor(scaler.fit_transform(b))
+""",
     "the rest of one array, transformed only": """
 a = torch.tensor(encoder.fit_transform(names[:500]))
 b = torch.tensor(encoder.transform(names[500:]))

@@ -46,7 +46,56 @@ def load(path):
 """,
 }
 
+LAYERS = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, n, e, h, steps):
+        super().__init__()
+        self.steps, self.layers = steps, 2
+        self.embedding = nn.Embedding(n, e)
+        self.lstm, self.act = nn.LSTM(e, h), nn.Tanh()
+"""
+
+FAULTY |= {
+    "the batch after a new size": f"""{LAYERS}
+    def forward(self, x):
+        out = self.embedding(x)
+        out = out.view(self.steps, x.size(0), -1)  # <- MDL017
+        return self.lstm(out)
+""",
+    "sizes of the tokens": f"""{LAYERS}
+    def forward(self, tokens):
+        batch, steps = tokens.size()
+        embedded = self.act(self.embedding(tokens))
+        return self.lstm(embedded.view(steps, batch, -1))  # <- MDL017
+""",
+    "the batch of the tensor itself": f"""{LAYERS}
+    def forward(self, x):
+        return self.lstm(x.view(self.steps, x.shape[0], -1))  # <- MDL017
+""",
+}
+
 CORRECT = {
+    "a batch of one step": f"""{LAYERS}
+    def forward(self, x):
+        return self.lstm(self.embedding(x).view(1, x.size(0), -1))
+""",
+    "sizes of the tokens in order": f"""{LAYERS}
+    def forward(self, tokens):
+        batch, steps = tokens.size()
+        embedded = self.embedding(tokens)
+        return self.lstm(embedded.view(batch, steps, -1).transpose(0, 1))
+""",
+    "states of layers": f"""{LAYERS}
+    def forward(self, x):
+        out, (h, c) = self.lstm(self.embedding(x))
+        return h.view(self.layers, x.size(1), -1)
+""",
+    "directions": f"""{LAYERS}
+    def forward(self, x):
+        h, _ = self.gru(x)
+        return h.view(self.directions, x.size(0), self.size)
+""",
     "images of one channel, and rows of pixels": """
 def load(X, rows):
     X = X.reshape(-1, 1, X.shape[1], X.shape[2])

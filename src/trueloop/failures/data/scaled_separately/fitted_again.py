@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.held_out_names import is_held_out, is_training
+from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words, is_held_out, is_training
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.data.scaled_separately import loaded_scaler, own_statistics
@@ -14,8 +15,11 @@ from trueloop.failures.data.scaled_separately.listed_parts import listed_parts
 from trueloop.failures.failure import Rule
 
 _TRANSFORMER: Final = re.compile(
-    r"scal|enc(?!lo)|imput|normali[sz]er|vectori|pca|transformer|discreti|^(sc|ss|mms|le)\d?$", re.IGNORECASE
+    r"scal|enc(?!lo)|imput|normali[sz]er|vectori|pca|transformer|discreti|^(sc|ss|mms?|le)\d?$", re.IGNORECASE
 )
+
+
+_SELECTING: Final = frozenset(("drop", "to_numpy", "copy", "reshape", "astype", "dropna", "fillna", "filter", "numpy"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -25,7 +29,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for call in source.all_calls
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("fit", "fit_transform") and call.args
     ]
-    held_out = {call for call, _ in fits if is_held_out(call.args[0]) or _is_rest(call, [each for each, _ in fits])}
+    held_out = {
+        call for call, _ in fits if _is_of_held_out(source, call.args[0]) or _is_rest(call, [each for each, _ in fits])
+    }
     others = [call for call, _ in fits if call not in held_out]
     for call, method in fits:
         if method.attr != "fit_transform" or not others or call not in held_out:
@@ -42,6 +48,21 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((others[0], "fitted on other data here"),),
                 fix=Fix((edit,), safe=False, description="Only transform") if is_same else None,
             )
+
+
+def _is_of_held_out(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for held-out data by its name, and for columns of such data under a name that says nothing."""
+    while not data_words(node) & (HELD_OUT | TRAINING):
+        values = possible_values(source, node) if isinstance(node, ast.Name) else []
+        if len(values) != 1 or not isinstance(values[0], ast.Subscript | ast.Attribute | ast.Call):
+            return False
+        inner = values[0].func if isinstance(values[0], ast.Call) else values[0]
+        if not isinstance(inner, ast.Subscript | ast.Attribute) or (
+            isinstance(values[0], ast.Call) and last_name(inner) not in _SELECTING
+        ):
+            return False
+        node = inner.value
+    return is_held_out(node)
 
 
 def _is_rest(fit: ast.Call, fits: list[ast.Call]) -> bool:

@@ -30,7 +30,8 @@ How it is detected
     another one, so that (B, T, H * D) becomes (B, H, T, D). Each cross-entropy is checked for logits (N, C, H, W)
     that a view cut into rows of C. Dimensions of equal size cannot be distinguished. If samples are mixed by it,
     MDL015 says so. The linter reports a call whose arguments are sizes of the same tensor, named or read from its
-    shape in the same function, if they come in another order, or with a new size between them. So it does for
+    shape in the same function, if they come in another order, or with a new size between them or before the batch;
+    an embedding or a linear layer passes the sizes of its input on. So it does for
     ``view(frames, batch, ...)`` of a tensor whose first dimension was merged from (batch, frames), and a tensor that is
     created by ``zeros(frames, batch)`` and filled. It also reports a
     view to one row per sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the

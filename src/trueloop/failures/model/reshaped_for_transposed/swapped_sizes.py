@@ -5,11 +5,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import known_integer, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 
 _ARRAYS: Final = frozenset(("from_numpy", "load", "array", "asarray", "tensor", "as_tensor", "imread", "loadmat"))
+
+_ROWWISE: Final = frozenset(("Embedding", "Linear", "Dropout", "ReLU", "Tanh", "GELU", "LayerNorm"))
+"""Layers that keep the first dimensions of a tensor."""
+_MAX_LAYERS: Final = 4
 
 
 def find_swapped_sizes(source: SourceFile) -> Iterator[Hit]:
@@ -28,7 +32,12 @@ def find_swapped_sizes(source: SourceFile) -> Iterator[Hit]:
             if name and len(shape) > 1
             else []
         )
-        if order or (name and _is_out_of_order(name, shape, names)):
+        is_second = False
+        for each in (name, *_of_same_rows(source, call.func.value)) if name and len(shape) > 2 else ():
+            sizes = _sizes_by_name(function_of(source, call), each, call)
+            order = order or _order(each, shape, sizes)
+            is_second |= _is_batch_second(source, shape, each, sizes)
+        if order or is_second or (name and _is_out_of_order(name, shape, names)):
             is_transposed = order[:2] == [1, 0] and order[2:] == sorted(order[2:])
             method = "transpose(0, 1)" if is_transposed else f"permute({', '.join(map(str, order))})"
             text = f"{name}.{method}"
@@ -40,6 +49,30 @@ def find_swapped_sizes(source: SourceFile) -> Iterator[Hit]:
                 node=call,
                 fix=fix if order else None,
             )
+
+
+def _of_same_rows(source: SourceFile, node: ast.expr) -> Iterator[str]:
+    """Yield the tensors with the same first dimensions, by which an embedding or a linear layer was called."""
+    for _ in range(_MAX_LAYERS):
+        values = [node] if isinstance(node, ast.Call) else possible_values(source, node)
+        call = values[0] if len(values) == 1 else None
+        if not isinstance(call, ast.Call) or len(call.args) != 1:
+            return
+        made = {last_name(each.func) for each in possible_values(source, call.func) if isinstance(each, ast.Call)}
+        if not made or not made <= _ROWWISE:
+            return
+        node = call.args[0]
+        if isinstance(node, ast.Name):
+            yield node.id
+
+
+def _is_batch_second(source: SourceFile, shape: list[ast.expr], name: str, names: dict[str, int]) -> bool:
+    """Return True for ``view(steps, x.size(0), -1)``, if the first dimension of the tensor is that of x."""
+    if not isinstance(shape[0], ast.Name | ast.Attribute) or _dimension(shape[1], name, names) != 0:
+        return False
+    found = [_dimension(each, name, names) for each in shape]
+    is_new = found[0] is None and None in found[1:]  # else the other sizes are all those of the tensor
+    return is_new and known_integer(source, shape[0]) != 1
 
 
 def _order(name: str, shape: list[ast.expr], names: dict[str, int]) -> list[int]:

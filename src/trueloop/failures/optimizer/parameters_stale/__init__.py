@@ -25,7 +25,8 @@ How it is detected
     are in no optimizer and do not change. The linter reports a layer, a parameter or a model that is replaced after the
     optimizer was built, if no new optimizer is built for it. It also reports, as a warning, a loss that is computed
     with a ``deepcopy`` of a model which a loop or function makes, calls and discards, while the step updates another
-    model; and a function that assigns a new model, then loads the state of the optimizer that has the old parameters.
+    model; training with the old optimizer after ``prepare_qat(model)``, which copies the model;
+    and a function that assigns a new model, then loads the state of the optimizer that has the old parameters.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
@@ -46,7 +47,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.optimizer.parameters_stale.resumed_models import resumed_models
-from trueloop.failures.optimizer.parameters_stale.trained_copies import trained_copies
+from trueloop.failures.optimizer.parameters_stale.trained_copies import quantized_copies, trained_copies
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
@@ -219,6 +220,14 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 related=((each.copy, "the copy"), (each.backward.node, "the backward pass")),
                 severity=Severity.WARNING,
             )
+    for each in quantized_copies(source):
+        yield Hit(
+            message=f"`{ast.unparse(each.call)}` returns a copy, whose parameters the optimizer does not hold: the "
+            "training after it changes nothing. Build a new optimizer, or pass `inplace=True`.",
+            node=each.call,
+            related=((each.built, "the optimizer is built here"), (each.used, "training goes on here")),
+            severity=Severity.WARNING,
+        )
     for each in resumed_models(source):
         yield Hit(
             message=f"`{each.model}` is a new model here, but the optimizer was built for the parameters of the old "
@@ -229,7 +238,9 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(required_words=("torch|deepcopy", "optim|deepcopy", "backward(", ".step("), find=find_all)
+RULE = Rule(
+    required_words=("torch|deepcopy", "optim|deepcopy", "backward(|prepare_qat(", ".step(|prepare_qat("), find=find_all
+)
 
 BAD = """
 import torch

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import COPY, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in
 
@@ -18,6 +18,7 @@ _LOSS: Final = re.compile(
 """Names of calls that have no weights."""
 _MODES: Final = frozenset(("train", "eval", "to", "cuda", "zero_grad", "float", "double", "requires_grad_"))
 """Methods of a copy after which its gradients are still read by nothing."""
+_TRAINING: Final = re.compile(r"(^|_)(train|fit)(_|$)")
 
 
 class CopyTrained(NamedTuple):
@@ -46,6 +47,58 @@ def trained_copies(source: SourceFile) -> Iterator[CopyTrained]:
         step = None if scope is None or not name else _step(source, scope, copy, name)
         if step is not None and not _computes_more(source, backward.subject, name):
             yield CopyTrained(backward, copy, step)
+
+
+class QuantizedCopy(NamedTuple):
+    """A copy that ``prepare_qat`` returns and that is trained by an optimizer which was built for the original."""
+
+    call: ast.Call
+    built: ast.expr
+    used: ast.Call
+
+
+def quantized_copies(source: SourceFile) -> Iterator[QuantizedCopy]:
+    """Yield each ``prepare_qat(model)``, which copies the model, if the old optimizer is used after it."""
+    for call in source.all_calls:
+        if last_name(call.func) != "prepare_qat" or not call.args or any(e.arg == "inplace" for e in call.keywords):
+            continue
+        if not isinstance(source.parents.get(id(call)), ast.Assign):
+            continue
+        model, function = _original(call.args[0]), function_of(source, call)
+        built = [
+            (ast.unparse(target), value)
+            for target, value in _assigned(source, function, model)
+            if f"{model}.parameters()" in ast.unparse(value)
+        ]
+        later = [each for each in nodes_in(function, ast.Call) if each.lineno > call.lineno]
+        if any(last_name(each.func) in ("parameters", "add_param_group") for each in later):
+            continue  # a new optimizer
+        for optimizer, value in built[:1]:
+            used = next((each for each in later if _goes_on(each, optimizer)), None)
+            if used is not None:
+                yield QuantizedCopy(call, value, used)
+
+
+def _original(node: ast.expr) -> str:
+    """Return the model of ``model.train()`` and ``model.to(device)``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MODES:
+        node = node.func.value
+    return dotted_name(node)
+
+
+def _assigned(source: SourceFile, function: Any, model: str) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the assignments of a function, and for a model of ``self`` those of the file."""
+    for scope in source.nodes_of(ast.FunctionDef) if model.startswith("self.") else [function]:
+        yield from single_assignments(scope)
+
+
+def _goes_on(call: ast.Call, optimizer: str) -> bool:
+    """Return True for a step of an optimizer, a call that gets it, and a method that trains by its name."""
+    name, owner = last_name(call.func), ast.unparse(getattr(call.func, "value", call.func))
+    is_passed = optimizer in [ast.unparse(each) for each in (*call.args, *(e.value for e in call.keywords))]
+    is_method = owner == "self" and optimizer.startswith("self.") and bool(_TRAINING.search(name))
+    is_scheduler = "LR" in name or "sched" in name.lower()
+    return (owner == optimizer and name == "step") or (is_passed and not is_scheduler) or is_method
 
 
 def _models(loss: AbstractValue) -> list[AbstractValue]:
