@@ -491,3 +491,99 @@ def test_lint_reports_printed_values_of_the_last_batch(lint_reports, script):
 @pytest.mark.parametrize("script", PRINTED_FINE.values(), ids=PRINTED_FINE)
 def test_lint_accepts_other_printed_values(lint_is_clean, script):
     lint_is_clean(script, "EVL012")
+
+
+LOGGED = {
+    "a curve of the training": """
+for epoch in range(9):
+    for x, y in train_loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    writer.add_scalar("Loss/train", loss.item(), epoch)  # <- EVL012
+""",
+    "a limited evaluation behind a progress bar": """
+for epoch in range(9):
+    with torch.no_grad():
+        bar = tqdm(val_loader)
+        for i, (x, y) in enumerate(bar):
+            if i == 300:
+                break
+            loss = criterion(model(x), y).item() / batch_size
+            losses.append(loss)
+    writer.add_scalar("val", loss, global_step=epoch)  # <- EVL012
+""",
+    "one name for two loops": """
+for epoch in range(9):
+    for x, y in train_loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    writer.add_scalar("train", loss, epoch)  # <- EVL012
+    total = 0.0
+    for x, y in val_loader:
+        loss = criterion(model(x), y)
+        total += loss.item()
+    writer.add_scalar("val", total / len(val_loader), epoch)
+""",
+}
+NOT_LOGGED = {
+    "a point per step": """
+for epoch in range(9):
+    for x, y in train_loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        writer.add_scalar("train", loss.item(), step)
+""",
+    "printed": """
+for epoch in range(9):
+    for x, y in train_loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
+""",
+    "a mean": """
+for epoch in range(9):
+    losses = []
+    for x, y in train_loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    loss = sum(losses) / len(losses)
+    writer.add_scalar("train", loss, epoch)
+""",
+    "a search that ends": """
+for epoch in range(9):
+    for i, (x, y) in enumerate(val_loader):
+        loss = criterion(model(x), y)
+        if loss < 0.1:
+            break
+    writer.add_scalar("val", loss, epoch)
+""",
+    "one batch": """
+for epoch in range(9):
+    for i, (x, y) in enumerate(val_loader):
+        loss = criterion(model(x), y)
+        if i == 0:
+            break
+    writer.add_scalar("val", loss, epoch)
+""",
+}
+
+
+@pytest.mark.parametrize("script", LOGGED.values(), ids=LOGGED)
+def test_lint_reports_curves_of_last_batches(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", NOT_LOGGED.values(), ids=NOT_LOGGED)
+def test_lint_accepts_other_curves(lint_is_clean, script):
+    lint_is_clean(script, "EVL012")

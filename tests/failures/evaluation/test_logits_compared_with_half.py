@@ -225,3 +225,24 @@ def test_lint_reports_a_logit_as_confidence(lint_reports, script):
 @pytest.mark.parametrize("script", UNCERTAIN.values(), ids=UNCERTAIN)
 def test_lint_accepts_confidences(lint_is_clean, script):
     lint_is_clean(CLASSES + script, "EVL017")
+
+
+STATS = "import segmentation_models_pytorch as smp\nout = model(x)\n"
+
+
+@pytest.mark.parametrize("head", [HEAD, CLASSES])
+def test_lint_reports_counts_of_logits(lint_reports, head):
+    call = "tp, fp, fn, tn = smp.metrics.get_stats(out, y.long(), mode='multilabel', threshold=0.5)  # <- EVL017\n"
+    lint_reports(head + STATS + call)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "smp.metrics.get_stats(out.sigmoid(), y.long(), mode='binary', threshold=0.5)",
+        "smp.metrics.get_stats((out > 0).long(), y.long(), mode='binary')",
+        "smp.metrics.get_stats(out, y.long(), mode='binary', threshold=0)",
+    ],
+)
+def test_lint_accepts_counts_of_probabilities_and_classes(lint_is_clean, call):
+    lint_is_clean(HEAD + STATS + f"print({call})\n", "EVL017")

@@ -53,3 +53,45 @@ def run(loader, total_loss):
         use(x)
     return total_loss / len(loader)
 """)
+
+
+SCORES = """
+import numpy as np
+import torch
+def evaluate(model, loader):
+    scores = []
+    with torch.no_grad():
+        for x, y in loader:
+            score = metric(model(x), y)
+            {inside}
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "after"),
+    [
+        ("pass", "print(np.mean(scores))  # <- EVL037"),
+        ("# scores.append(score)", "return np.mean(scores), len(scores)  # <- EVL037"),
+        ("print(score)", "return 100 * np.nanmean(scores)  # <- EVL037"),
+    ],
+)
+def test_lint_reports_the_mean_of_an_empty_list(lint_reports, inside, after):
+    lint_reports(
+        SCORES.format(inside=inside, after=after).replace("            # scores", "            pass  # scores")
+    )
+
+
+@pytest.mark.parametrize(
+    ("inside", "after"),
+    [
+        ("scores.append(score)", "print(np.mean(scores))"),
+        ("scores += [score]", "print(np.mean(scores))"),
+        ("add(scores, score)", "print(np.mean(scores))"),
+        ("kept = scores", "kept.append(1)\n    print(np.mean(scores))"),
+        ("pass", "scores = gather(model)\n    print(np.mean(scores))"),
+        ("pass", "print(np.mean(scores) if scores else 0)"),
+    ],
+)
+def test_lint_accepts_means_of_lists_that_may_be_filled(lint_codes, inside, after):
+    assert "EVL037" not in lint_codes(SCORES.format(inside=inside, after=after))

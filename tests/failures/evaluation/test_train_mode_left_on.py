@@ -1857,6 +1857,24 @@ class Program:
         return total
 Program().run()
 """,
+    "a network of torchvision": """
+from torchvision import models
+class Res(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Sequential(*list(models.resnet18().children())[:-1])
+    def forward(self, x):
+        return self.base(x)
+class Factory:
+    @classmethod
+    def create(cls, name):
+        return Res() if name == "res" else Net()
+model = Factory.create(name)
+fit(model, train_loader, optimizer)
+for batch in val_loader:
+    scores = model(batch["x"])  # <- EVL001
+    print(accuracy(scores, batch["y"]))
+""",
     "models of a factory": """
 def build(name):
     return globals()[name]()

@@ -253,3 +253,88 @@ def test_lint_reports_the_length_of_another_loader(lint_reports, script):
 @pytest.mark.parametrize("script", OWN_LOADER.values(), ids=OWN_LOADER)
 def test_lint_accepts_the_length_of_the_own_loader(lint_is_clean, script):
     lint_is_clean(TWO_LOADERS + script, "LOS012")
+
+
+LAST_INDEX = """
+def train(model, loader, optimizer, criterion):
+    total = 0.0
+    for i, (x, y) in enumerate({items}):
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["    total /= i{mark}\n    return total", "    return total / i{mark}", "    print(f'{total / float(i)}'){mark}"],
+)
+def test_lint_reports_a_mean_over_the_last_index(lint_reports, after):
+    script = LAST_INDEX.replace("{items}", "loader").replace("{after}", after)
+    (found,) = lint_reports(script.replace("{mark}", "  # <- LOS012"))
+    assert "one less" in found.message
+
+
+@pytest.mark.parametrize(
+    ("items", "after"),
+    [
+        ("loader", "    return total / (i + 1)"),
+        ("loader, 1", "    return total / i"),
+        ("loader, start=1", "    return total / i"),
+        ("loader", "    i += 1\n    return total / i"),
+        ("loader", "    for i in range(1, 3):\n        print(total / i)"),
+        ("loader", "    i = len(loader)\n    return total / i"),
+        ("loader", "        if i:\n            print(total / i)"),
+    ],
+)
+def test_lint_accepts_other_counts(lint_is_clean, items, after):
+    lint_is_clean(LAST_INDEX.replace("{items}", items).replace("{after}", after), "LOS012")
+
+
+DIVIDED_LOSS = """
+from torch import nn
+from tqdm import tqdm
+def train(net, loader, args, optimizer):
+    criterion = {criterion}
+    losses, total = [], 0.0
+    bar = tqdm(loader)
+    for x, y in bar:
+        optimizer.zero_grad()
+        loss = criterion(net(x), y)
+        loss.backward()
+        optimizer.step()
+        {added}
+    return total
+"""
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        "total += loss.item() / args.batch_size  # <- LOS012",
+        "losses.append(loss.item() / x.size(0))  # <- LOS012",
+        "share = loss.item() / args.batch_size  # <- LOS012\n        losses.append(share)",
+        "total += float(loss) / len(y)  # <- LOS012",
+    ],
+)
+@pytest.mark.parametrize("criterion", ["nn.MSELoss()", "nn.CrossEntropyLoss().cuda()"])
+def test_lint_reports_a_mean_that_is_divided_by_the_batch_size(lint_reports, criterion, added):
+    lint_reports(DIVIDED_LOSS.replace("{criterion}", criterion).replace("{added}", added))
+
+
+@pytest.mark.parametrize(
+    ("criterion", "added"),
+    [
+        ('nn.MSELoss(reduction="sum")', "total += loss.item() / args.batch_size"),
+        ("make_criterion(args)", "total += loss.item() / args.batch_size"),
+        ("nn.MSELoss()", "total += loss.item() / len(loader)"),
+        ("nn.MSELoss()", "total += loss.item() / args.accumulation"),
+        ("nn.MSELoss()", "total += loss.item() * x.size(0)"),
+        ("nn.MSELoss()", "loss = loss * len(x)\n        total += loss.item() / len(x)"),
+    ],
+)
+def test_lint_accepts_other_divisions_of_a_loss(lint_is_clean, criterion, added):
+    lint_is_clean(DIVIDED_LOSS.replace("{criterion}", criterion).replace("{added}", added), "LOS012")

@@ -1,5 +1,7 @@
 """LOS014: a ReLU or tanh directly before a loss that takes logits."""
 
+import textwrap
+
 import pytest
 
 HEAD = """
@@ -100,3 +102,62 @@ def test_run_reports_the_loss(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+EVERY_LAYER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, sizes, activation=F.relu):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])])
+        self.activation = activation
+        self.out = nn.Linear(3, 3)
+        self.drop = nn.Dropout(0.1)
+    def forward(self, x):
+{forward}
+model = Net([8, 16, 3])
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters())
+for x, y in loader:
+    loss = criterion(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+AFTER_ALL = {
+    "in one line": "for layer in self.layers:\n    x = F.relu(layer(x))  # <- LOS014\nreturn x",
+    "in two": "for layer in self.layers:\n    x = layer(x)\n    x = torch.tanh(x)  # <- LOS014\nreturn x",
+    "a method": "x = x.flatten(1)\nfor fc in self.layers:\n    x = fc(x).relu()  # <- LOS014\nreturn x",
+    "a given one": "for layer in self.layers:\n    x = self.drop(self.activation(layer(x)))  # <- LOS014\nreturn x",
+}
+NOT_AFTER_ALL = {
+    "another layer follows": "for layer in self.layers:\n    x = F.relu(layer(x))\nreturn self.out(x)",
+    "all but the last": "for layer in self.layers[:-1]:\n    x = F.relu(layer(x))\nreturn self.layers[-1](x)",
+    "not the last": "for i, layer in enumerate(self.layers):\n    x = layer(x)\n    if i < 1:\n        x = F.relu(x)\n"
+    "return x",
+    "before the layer": "for layer in self.layers:\n    x = layer(F.relu(x))\nreturn x",
+    "a residual": "for layer in self.layers:\n    x = x + F.relu(layer(x))\nreturn x",
+    "assigned again": "for layer in self.layers:\n    x = F.relu(layer(x))\nx = x - 2\nreturn x",
+    "a method of a class that is kept": "h = x\nfor layer in self.layers:\n    h = F.relu(layer(h))\nreturn h - x",
+}
+
+
+@pytest.mark.parametrize("forward", AFTER_ALL.values(), ids=AFTER_ALL)
+def test_lint_reports_an_activation_after_every_layer(lint_reports, forward):
+    lint_reports(EVERY_LAYER.replace("{forward}", textwrap.indent(forward, " " * 8)))
+
+
+@pytest.mark.parametrize("forward", NOT_AFTER_ALL.values(), ids=NOT_AFTER_ALL)
+def test_lint_accepts_a_last_layer_without_activation(lint_is_clean, forward):
+    script = EVERY_LAYER.replace("        self.drop = nn.Dropout(0.1)\n", "")
+    lint_is_clean(script.replace("{forward}", textwrap.indent(forward, " " * 8)), "LOS014")
+
+
+def test_lint_reports_a_list_of_layers_that_ends_with_an_activation(lint_reports):
+    layers = "layers = []\nfor a, b in zip(sizes, sizes[1:]):\n    layers += [nn.Linear(a, b), nn.ReLU()]\n"
+    script = EVERY_LAYER.replace("{forward}", "        return self.layers(x)")
+    old = "        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])])\n"
+    script = script.replace(old, textwrap.indent(layers + "self.layers = nn.Sequential(*layers)\n", " " * 8))
+    lint_reports(script.replace("criterion(model(x), y)", "criterion(model(x), y)  # <- LOS014"))

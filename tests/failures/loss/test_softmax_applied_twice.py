@@ -1015,3 +1015,94 @@ def test_lint_accepts_mixtures_of_logits(lint_is_clean, forward):
 
 def test_lint_accepts_a_logarithm_of_the_mixture_outside(lint_is_clean):
     lint_is_clean(mixture(MIXTURES["einsum"], "torch.log(model(x) + 1e-8)"), "LOS001")
+
+
+HEADS = {
+    "the head of a model of a library": """
+net = models.resnet18()
+net.fc = nn.Sequential(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 5), nn.Softmax(dim=1))
+""",
+    "a part of the head": """
+net = models.vgg16()
+net.classifier[6] = nn.Sequential(nn.Linear(4096, 5), nn.Softmax(dim=-1))
+""",
+    "a list of layers": """
+class Net(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        layers = []
+        for before, after in zip(sizes, sizes[1:]):
+            layers.append(nn.Linear(before, after))
+            layers.append(nn.ReLU())
+        layers += [nn.Linear(sizes[-1], 5), nn.Softmax(1)]
+        self.net = nn.Sequential(*layers)
+    def forward(self, x):
+        return self.net(x)
+net = Net([8, 16]).to("cuda")
+""",
+    "the head of a given model": """
+class Net(nn.Module):
+    def __init__(self, base, size):
+        super().__init__()
+        self.base = base
+        layers = [nn.Linear(512, size), nn.ReLU()]
+        layers.append(nn.Linear(size, 5))
+        layers.append(nn.Softmax(dim=-1))
+        self.base.fc = nn.Sequential(*layers)
+    def forward(self, x):
+        return self.base(x)
+net = Net(models.resnet18(), 64)
+""",
+    "named layers": """
+net = models.densenet121()
+net.classifier = nn.Sequential(OrderedDict([("fc", nn.Linear(1024, 5)), ("out", nn.Softmax(dim=1))]))
+""",
+}
+OTHER_HEADS = {
+    "no softmax": HEADS["the head of a model of a library"].replace(", nn.Softmax(dim=1)", ""),
+    "a log-softmax": HEADS["the head of a model of a library"].replace("nn.Softmax", "nn.LogSoftmax"),
+    "a softmax on request": HEADS["the head of a given model"].replace(
+        "        layers.append(nn.Softmax", "        if size > 5:\n            layers.append(nn.Softmax"
+    ),
+    "the head of another model": HEADS["the head of a model of a library"] + "net = models.resnet18(num_classes=5)\n",
+    "an attention": HEADS["a list of layers"].replace("return self.net(x)", "return (self.net(x) * x).sum(1)"),
+    "a softmax in the middle": HEADS["a list of layers"].replace("nn.Softmax(1)]", "nn.Softmax(1), nn.Linear(5, 5)]"),
+    "one of two": HEADS["a list of layers"].replace(
+        "return self.net(x)", "if self.training:\n            return self.logits(x)\n        return self.net(x)"
+    ),
+}
+TRAINED = """
+from collections import OrderedDict
+import torch
+from torch import nn
+from torchvision import models
+class Trainer:
+    def __init__(self, model, optimizer, loss_fn):
+        self.model, self.optimizer = model, optimizer
+        self.loss_fn = loss_fn
+    def fit(self, loader):
+        for x, y in loader:
+            out = self.model(x)
+            loss = self.loss_fn(out, y){mark}
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+{net}
+trainer = Trainer(net, torch.optim.Adam(net.parameters()), loss_fn=nn.CrossEntropyLoss())
+trainer.fit(loader)
+"""
+
+
+@pytest.mark.parametrize("net", HEADS.values(), ids=HEADS)
+def test_lint_reports_heads_that_end_with_a_softmax(lint_reports, net):
+    lint_reports(TRAINED.replace("{net}", net).replace("{mark}", "  # <- LOS001"))
+
+
+@pytest.mark.parametrize("net", OTHER_HEADS.values(), ids=OTHER_HEADS)
+def test_lint_accepts_other_heads(lint_is_clean, net):
+    lint_is_clean(TRAINED.replace("{net}", net).replace("{mark}", ""), "LOS001")
+
+
+def test_lint_accepts_heads_of_other_losses(lint_is_clean):
+    script = TRAINED.replace("{net}", HEADS["a list of layers"]).replace("{mark}", "")
+    lint_is_clean(script.replace("nn.CrossEntropyLoss()", "nn.NLLLoss()"), "LOS001")

@@ -601,3 +601,42 @@ for turn in range(3):
     )
     assert not run(script).findings
     del sys.modules["step_module"]
+
+
+LISTS = """
+import torch
+class Base:
+    def setup(self, net, names):
+        self.optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+        self.schedulers = []
+        {filled}
+    def update_learning_rate(self):
+        for scheduler in self.schedulers:{mark}
+            scheduler.step()
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.net(x).sum().backward()
+            self.optimizer.step()
+        self.update_learning_rate()
+"""
+
+
+@pytest.mark.parametrize("filled", ["pass", "self.schedulers = list()", "print(len(self.schedulers))"])
+def test_lint_reports_steps_of_an_empty_list(lint_reports, filled):
+    lint_reports(LISTS.format(filled=filled, mark="  # <- SCH006"))
+
+
+@pytest.mark.parametrize(
+    "filled",
+    [
+        "self.schedulers.append(StepLR(self.optimizer, 3))",
+        "self.schedulers += [StepLR(self.optimizer, 3)]",
+        "self.schedulers = [get_scheduler(self.optimizer) for _ in names]",
+        "add_schedulers(self.schedulers)",
+        "found = self.schedulers\n        found.append(StepLR(self.optimizer, 3))",
+        "setattr(self, 'schedulers', make(names))",
+    ],
+)
+def test_lint_accepts_lists_that_may_be_filled(lint_codes, filled):
+    assert "SCH006" not in lint_codes(LISTS.format(filled=filled, mark=""))

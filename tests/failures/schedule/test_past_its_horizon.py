@@ -185,3 +185,43 @@ def test_run_reports_a_rate_below_zero(run_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
+
+
+LOOP_OF_ONE = """
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+{scheduler}
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        {step}
+"""
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        "scheduler = CosineAnnealingLR(optimizer, 1)  # <- SCH003",
+        "scheduler = CosineAnnealingLR(optimizer, T_max=1, eta_min=1e-5)  # <- SCH003",
+        "steps = 1\nscheduler = CosineAnnealingLR(optimizer, T_max=steps)  # <- SCH003",
+    ],
+)
+def test_lint_reports_a_cosine_of_one_step(lint_reports, scheduler):
+    lint_reports(LOOP_OF_ONE.format(scheduler=scheduler, step="scheduler.step()"))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "step"),
+    [
+        ("scheduler = CosineAnnealingLR(optimizer, 10)", "scheduler.step()"),
+        ("scheduler = CosineAnnealingLR(optimizer, T_max=epochs)", "scheduler.step()"),
+        ("scheduler = CosineAnnealingWarmRestarts(optimizer, 1, 2)", "scheduler.step()"),
+        ("scheduler = CosineAnnealingLR(optimizer, T_max=1)", "print(scheduler.get_last_lr())"),
+    ],
+)
+def test_lint_accepts_longer_cosines(lint_codes, scheduler, step):
+    assert "SCH003" not in lint_codes(LOOP_OF_ONE.format(scheduler=scheduler, step=step))

@@ -47,13 +47,35 @@ def batch_loops(source: SourceFile) -> tuple[BatchLoop, ...]:
 
 def _batch_loops(source: SourceFile) -> Iterator[BatchLoop]:
     for node in source.nodes_of(ast.For):
-        iterable, counter = node.iter, ""
+        iterable, counter = _loader_behind_bar(source, node), ""
         while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
             is_counted = last_name(iterable.func) == "enumerate" and isinstance(node.target, ast.Tuple)
             counter = getattr(node.target.elts[0], "id", "") if is_counted else counter  # type: ignore[attr-defined]
-            iterable = iterable.args[0]
+            iterable = _loader_behind_bar(source, node, iterable.args[0])
         if isinstance(iterable, ast.Name | ast.Attribute | ast.Subscript) and is_loader(source, iterable):
             yield BatchLoop(node, iterable, counter, function_of(source, node))
+
+
+def _loader_behind_bar(source: SourceFile, loop: ast.For, iterable: ast.expr | None = None) -> ast.expr:
+    """Return ``tqdm(loader)`` for a variable: ``bar = tqdm(loader)`` or ``with tqdm(loader) as bar`` before a loop."""
+    iterable = iterable or loop.iter
+    if not isinstance(iterable, ast.Name) or _LOADER_NAME.search(iterable.id):
+        return iterable
+    function = function_of(source, loop)
+    made = [*assigned_in(function, iterable.id), *_opened_in(function).get(iterable.id, [])]
+    latest = max((each for each in made if each.lineno < loop.lineno), key=lambda each: each.lineno, default=None)
+    is_bar = isinstance(latest, ast.Call) and last_name(latest.func) in _TRANSPARENT and latest.args
+    return latest if is_bar and latest is not None else iterable
+
+
+@lru_cache(maxsize=1024)
+def _opened_in(function: Any) -> dict[str, list[ast.expr]]:
+    """Return the values that ``with`` gives to the variables of a function."""
+    found: dict[str, list[ast.expr]] = {}
+    for each in nodes_in(function, ast.withitem):
+        if isinstance(each.optional_vars, ast.Name):
+            found.setdefault(each.optional_vars.id, []).append(each.context_expr)
+    return found
 
 
 @lru_cache(maxsize=1)

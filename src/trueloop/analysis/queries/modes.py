@@ -280,8 +280,13 @@ def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -
         return _class_depends(source, model, model.scope, seen)
     if model.name.startswith(_TORCH_NN):
         return _torch_layer_depends(source, model, model.name.removeprefix(_TORCH_NN), seen)
-    package, _, name = model.name.rpartition(".")
-    return True if package.startswith("torchvision.models") and name.startswith(_NETWORKS) else None
+    return True if is_network_of_torchvision(model.name) else None
+
+
+def is_network_of_torchvision(name: str) -> bool:
+    """Return True for the full name of a function of torchvision that creates a network which depends on the mode."""
+    package, _, last = name.rpartition(".")
+    return package.startswith("torchvision.models") and last.startswith(_NETWORKS)
 
 
 def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, seen: set[int]) -> bool | None:

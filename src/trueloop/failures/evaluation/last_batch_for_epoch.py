@@ -31,8 +31,10 @@ How it is detected
     that the loop itself sets to 0 before it adds to it is reported too, if nothing else uses it in the loop, also as
     a tensor of zeros, a dictionary or a list that is divided, returned or given to a metric after the loop. So is a
     count of right predictions that is added to after the loop. So is a count that the loop sets in each iteration,
-    also by ``record.update(right=...)``, and that is divided after the loop. Loaders of a single batch, with a
-    ``batch_size`` such as ``len(data)``, are not reported.
+    also by ``record.update(right=...)``, and that is divided after the loop. In a loop that trains, the
+    loss of the last batch is reported only where a curve of one point per epoch gets it:
+    ``writer.add_scalar("loss", loss, epoch)``. Loaders of a single batch, with a ``batch_size`` such as
+    ``len(data)``, are not reported.
 
 References
     PyTorch quickstart, whose test loop adds the losses up,
@@ -395,6 +397,10 @@ def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) ->
     if isinstance(inner, ast.Name):
         values = assigned_in(loop.node, inner.id)
         inner = without_conversions(values[0]) if len(values) == 1 else inner
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div) and not nodes_in(inner.right, ast.Call):
+        inner = without_conversions(inner.left)  # loss.item() / batch_size
+        values = assigned_in(loop.node, inner.id) if isinstance(inner, ast.Name) else []
+        inner = without_conversions(values[0]) if len(values) == 1 else inner
     if is_loss_call(source, inner):
         return True
     is_mean = isinstance(inner, ast.Call) and last_name(inner.func) == "mean"
@@ -402,7 +408,21 @@ def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) ->
 
 
 def _may_end_early(loop: BatchLoop) -> bool:
-    return bool(nodes_in(loop.node, ast.Break, ast.Return))
+    """Return True if a loop may leave out batches, other than by a limit of their number: ``if i == 100: break``."""
+    limits = [e for e in loop.node.body if isinstance(e, ast.If) and _is_limit(loop, e.test) and len(e.body) == 1]
+    return any(
+        isinstance(each, ast.Return) or not any(encloses(limit, each) for limit in limits)
+        for each in nodes_in(loop.node, ast.Break, ast.Return)
+    )
+
+
+def _is_limit(loop: BatchLoop, test: ast.expr) -> bool:
+    """Return True for a comparison of the number of a batch with a number, which is above 0."""
+    match test:
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq() | ast.Gt() | ast.GtE()], comparators=[number]):
+            return name == loop.counter and not (isinstance(number, ast.Constant) and number.value in (0, 1))
+        case _:
+            return False
 
 
 def _is_only_replaced(source: SourceFile, loop: BatchLoop, name: str) -> bool:
@@ -458,17 +478,30 @@ def _printed(source: SourceFile, loop: BatchLoop, name: str) -> ast.Call | None:
     others = nodes_in(loop.function, ast.AugAssign, ast.NamedExpr, ast.For, ast.withitem)
     targets = [target for each in others for target in _targets(each)]
     is_other = name in targets or len(assigned_in(loop.node, name)) != 1
-    if trains or is_other or not name_words(where) & _EVALUATING:
+    if is_other or not (trains or name_words(where) & _EVALUATING):
         return None
     end = loop.node.end_lineno or 0
-    if any(each.lineno > end for each in assigned_in(loop.function, name)):
-        return None
+    later = [each.lineno for each in assigned_in(loop.function, name) if each.lineno > end]
     for call in nodes_in(loop.function, ast.Call):
-        if call.lineno > end and last_name(call.func) in _PRINTING and _is_reached(source, loop, call):
+        is_shown = _logs_per_epoch(call) if trains else last_name(call.func) in _PRINTING
+        is_latest = end < call.lineno and not any(line <= call.lineno for line in later)
+        if is_latest and is_shown and _is_reached(source, loop, call):
             given = [*call.args, *(each.value for each in call.keywords)]
             if any(dotted_name(each) == name for part in given for each in nodes_in(part, ast.Name, ast.Attribute)):
                 return call
     return None
+
+
+def _logs_per_epoch(call: ast.Call) -> bool:
+    """Return True for ``writer.add_scalar("loss", loss, epoch)``: a curve of one point per epoch."""
+    match call:
+        case (
+            ast.Call(func=ast.Attribute(attr=name), args=[_, _, step])
+            | ast.Call(func=ast.Attribute(attr=name), args=[_, _], keywords=[ast.keyword(value=step)])
+        ):
+            return name in ("add_scalar", "log_metric") and last_name(step) in ("epoch", "ep", "e")
+        case _:
+            return False
 
 
 def _targets(node: Any) -> list[str]:

@@ -24,9 +24,10 @@ How it is detected
     Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its functional
     form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
     without a sigmoid in between, or a variable called logits is compared with a constant between 0 and 1, such as
-    0.5, or a setting with such a value, or rounded to a class. It reports the same for the largest output of a sample
-    if the model is trained with a cross-entropy: ``conf, label = model(x).max(1)`` and ``conf > 0.9``. And it reports
-    ``sigmoid(...) > 0``, which is True for every sample.
+    0.5, or a setting with such a value, or rounded to a class, or given to
+    ``get_stats`` of segmentation_models_pytorch with such a ``threshold``. It reports the same for the largest output
+    of a sample if the model is trained with a cross-entropy: ``conf, label = model(x).max(1)`` and ``conf > 0.9``. And
+    it reports ``sigmoid(...) > 0``, which is True for every sample.
 
 References
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
@@ -69,12 +70,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for node in source.nodes_of(ast.Compare, ast.Call):
         compared = _compared(source, node)
         if compared is not None and _is_logit(source, compared, calls, 0):
-            rounds = isinstance(node, ast.Call)
+            rounds = last_name(getattr(node, "func", None)) == "round"
             yield Hit(
                 message=f"`{ast.unparse(node)}` treats the raw outputs of a model that is trained with logits as "
                 f"probabilities{': rounding cuts at 0.5' if rounds else ''}. A logit of 0.5 is a probability of 0.62.",
                 node=node,
-                fix=None if rounds else _with_sigmoid(source, compared),
+                fix=None if isinstance(node, ast.Call) else _with_sigmoid(source, compared),
             )
 
 
@@ -83,10 +84,12 @@ def _confidences(source: SourceFile) -> Iterator[Hit]:
     calls = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
     for node in source.nodes_of(ast.Compare, ast.Call):
         compared = _compared(source, node) if last_name(getattr(node, "func", None)) != "round" else None
-        scores = _scores_of_largest(source, compared) if compared is not None else None
+        is_each = last_name(getattr(node, "func", None)) == "get_stats"
+        scores = compared if is_each or compared is None else _scores_of_largest(source, compared)
         if scores is not None and _is_logit(source, scores, calls, 0):
             yield Hit(
-                message=f"`{ast.unparse(node)}` treats the largest raw output as the probability of its class, but a "
+                message=f"`{ast.unparse(node)}` treats {'each' if is_each else 'the largest'} raw output as the "
+                "probability of its class, but a "
                 "model that is trained with a cross-entropy returns logits.",
                 node=node,
                 related=((scores, "the raw outputs"),),
@@ -161,13 +164,20 @@ def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[right]):
             found = [one for one, other in ((left, right), (right, left)) if _is_probability(source, other)]
             return found[0] if found else None
-        case ast.Call(func=ast.Attribute(attr="gt" | "ge" | "greater" | "lt" | "le"), args=[left, right]):  # torch.gt
-            return left if _is_probability(source, right) else None
-        case ast.Call(func=ast.Attribute(attr="gt" | "ge" | "greater" | "lt" | "le", value=left), args=[right]):
-            return left if _is_probability(source, right) else None
-        case ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch")), args=[left]):
-            return left
-        case ast.Call(func=ast.Attribute(attr="round", value=left), args=[]):
+        case (
+            ast.Call(func=ast.Attribute(attr="gt" | "ge" | "greater" | "lt" | "le"), args=[left, limit])  # torch.gt
+            | ast.Call(func=ast.Attribute(attr="gt" | "ge" | "greater" | "lt" | "le", value=left), args=[limit])
+            | ast.Call(
+                func=ast.Attribute(attr="get_stats") | ast.Name(id="get_stats"),  # of segmentation_models_pytorch
+                args=[left, *_],
+                keywords=[*_, ast.keyword(arg="threshold", value=limit)],
+            )
+        ):
+            return left if _is_probability(source, limit) else None
+        case (
+            ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch")), args=[left])
+            | ast.Call(func=ast.Attribute(attr="round", value=left), args=[])
+        ):
             return left
         case _:
             return None
@@ -251,7 +261,7 @@ def _with_sigmoid(source: SourceFile, compared: ast.expr) -> Fix:
 
 
 _LOSS_WORDS: Final = "BCEWithLogitsLoss|binary_cross_entropy_with_logits|CrossEntropyLoss|cross_entropy"
-RULE = Rule(required_words=(_LOSS_WORDS, "0.|round|> 0|>= 0", "BCEWith|_with_logits|max("), find=find)
+RULE = Rule(required_words=(_LOSS_WORDS, "0.|round|> 0|>= 0", "BCEWith|_with_logits|max(|get_stats("), find=find)
 
 BAD = """
 import torch

@@ -18,6 +18,7 @@ When this is fine
 How it is detected
     Only the linter finds it: a variable is set to 0 and later divided, with a loop in between that has a backward pass
     or runs over a loader, and no statement of the function gives it another value.
+    It also reports ``np.mean`` of a list into which the function puts nothing.
 
 References
     "The Python Tutorial", section on loops, https://docs.python.org/3/tutorial/controlflow.html
@@ -30,6 +31,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import batch_loops, function_of, without_conversions
 from trueloop.analysis.queries.loop_variables import trains
+from trueloop.analysis.queries.never_filled import never_filled
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import nodes_in
@@ -40,6 +42,7 @@ _TOTAL: Final = re.compile(r"loss|acc|correct|running|total|err|score|hits|sum|r
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each total that is 0 when it is divided after a loop."""
+    yield from _means_of_nothing(source)
     over_loaders = {id(each.node) for each in batch_loops(source)}
     loops = [each for each in source.nodes_of(ast.For) if id(each) in over_loaders or trains(each)]
     seen: set[int] = set()
@@ -55,6 +58,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=f"`{name}` is 0 here: nothing was added to it.",
                 node=use,
                 related=((initial, "set to 0 here"), (loop, "the loop that should add to it")),
+            )
+
+
+def _means_of_nothing(source: SourceFile) -> Iterator[Hit]:
+    """Yield each mean of a list that stays empty."""
+    for call in source.all_calls:
+        match call:
+            case ast.Call(func=ast.Attribute(attr="mean" | "nanmean" | "average"), args=[ast.Name() as values, *_]):
+                created = never_filled(source, values)
+            case _:
+                continue
+        if created is not None:
+            yield Hit(
+                message=f"`{ast.unparse(call)}` is NaN: nothing was put into `{values.id}`.",
+                node=call,
+                related=((created, "set to an empty list here"),),
             )
 
 
@@ -99,7 +118,7 @@ def _only_zero(source: SourceFile, function: Any, name: str) -> Any:
     return found
 
 
-RULE: Final = Rule(required_words=("/", "= 0", "for ", "backward(|oader"), find=find)
+RULE: Final = Rule(required_words=("/|mean(|average(", "= 0|= []|list()", "for ", "backward(|oader"), find=find)
 
 BAD = """
 import torch

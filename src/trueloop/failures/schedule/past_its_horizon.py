@@ -24,7 +24,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports updates after the end of a schedule that ends at its lowest learning rate, and
     updates with a negative learning rate. A ``CosineAnnealingLR`` that repeats on purpose is reported too, so this is a
-    warning; ``CosineAnnealingWarmRestarts`` is never reported.
+    warning; ``CosineAnnealingWarmRestarts`` is never reported. The linter reports a ``CosineAnnealingLR`` with
+    ``T_max=1`` in a program that steps it in a loop.
 
 References
     torch.optim.lr_scheduler.CosineAnnealingLR,
@@ -32,10 +33,16 @@ References
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, arXiv:1608.03983
 """
 
+import ast
 import weakref
+from collections.abc import Iterator
 
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.layer_arguments import argument_node
+from trueloop.analysis.queries.possible_values import enclosing_nodes, known_integer
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref, SchedulerStepped
 
@@ -103,6 +110,29 @@ def _counts_micro_batches(advances: int, updates: int) -> bool:
     return advances > 1.5 * updates + 1
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each cosine schedule of a single step that a loop advances."""
+    for call in source.all_calls:
+        length = argument_node(call, "T_max", 1) if last_name(call.func) == "CosineAnnealingLR" else None
+        if length is None or known_integer(source, length) != 1 or not _is_advanced_in_loop(source):
+            continue
+        yield Hit(
+            message=f"`{ast.unparse(call)}` ends after one step: from then on the learning rate alternates between its "
+            "lowest and its highest value. `T_max` is the number of steps from the highest to the lowest.",
+            node=call,
+        )
+
+
+def _is_advanced_in_loop(source: SourceFile) -> bool:
+    """Return True if a loop, or a function, steps a scheduler."""
+    steps = [each for each in definitions(source).calls.get("step", ()) if "sched" in ast.unparse(each).lower()]
+    scopes = ast.For | ast.While | ast.FunctionDef
+    return any(isinstance(around, scopes) for each in steps for around in enclosing_nodes(source, each))
+
+
+RULE = Rule(required_words=("CosineAnnealingLR", ".step("), find=find)
+
+
 def inject(loop: TeachingLoop) -> None:
     """Inject this failure into the teaching loop."""
     loop.require(loop.settings["schedule"] == "cosine", "There is no cosine schedule.", schedule="cosine")
@@ -119,7 +149,7 @@ targets = inputs.sum(dim=1, keepdim=True)
 model = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 epochs = 5
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1)
 for epoch in range(epochs):
     for batch in range(0, 120, 30):
         optimizer.zero_grad()
@@ -135,8 +165,9 @@ FAILURE = Failure(
     title="Learning rate schedule runs past its end",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {"    scheduler.step()": "scheduler.step()"}),
+    good=changed(BAD, {"T_max=1": "T_max=4 * epochs"}),
     fix="Set the length of the schedule to the number of scheduler.step() calls in the run.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

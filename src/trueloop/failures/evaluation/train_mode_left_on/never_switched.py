@@ -11,6 +11,7 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
 from trueloop.analysis.queries.loop_variables import derived_names, trains
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.modes import is_network_of_torchvision
 from trueloop.analysis.queries.possible_values import arguments_of_calls, origins, parameters_of
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
@@ -130,7 +131,7 @@ def _has_layers(source: SourceFile, definition: ast.AST, depth: int) -> bool:
         name = last_name(call.func)
         rate = [*call.args[-1:], *(each.value for each in call.keywords if each.arg in ("p", "dropout"))]
         is_off = any(isinstance(each, ast.Constant) and each.value == 0 for each in rate)
-        if _LAYERS.fullmatch(name) and not is_off:
+        if (_LAYERS.fullmatch(name) and not is_off) or is_network_of_torchvision(source.qualified_name(call.func)):
             return True
         inner = known.classes.get(name) or known.functions.get(name)
         if depth and inner is not None and inner is not definition and _has_layers(source, inner, depth - 1):

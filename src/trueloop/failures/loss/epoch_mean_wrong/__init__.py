@@ -36,7 +36,8 @@ How it is detected
     the dataset. It also reports the length of a dataset of which a sampler draws only a part. It reports the length of
     a loader or dataset of another split, by its name, too: ``val_loss / len(train_loader)``. And it reports a count of
     right predictions, or a sum over samples, that is divided by the number of batches times the batch size, unless a
-    loader drops its last batch or all numbers in the file are multiples.
+    loader drops its last batch or all numbers in the file are multiples. It reports the counter of ``enumerate`` after
+    its loop, which is the number of batches less one, and the mean loss of a batch that is divided by the batch size.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890

@@ -37,7 +37,7 @@ def find_smaller_last_batches(source: SourceFile) -> Iterator[Hit]:
             continue
         size = next(each for each in factors if _counted_loader(each) is not loader)
         added = _counts(source, total)
-        if _is_batch_size(source, size) and added is not None and not _has_equal_batches(source):
+        if is_batch_size(source, size) and added is not None and not _has_equal_batches(source):
             yield Hit(
                 message=f"`{ast.unparse(division)}` counts `{ast.unparse(size)}` samples for each batch, but the last "
                 f"batch of `{ast.unparse(loader)}` may be smaller: the result is too low.",
@@ -56,7 +56,7 @@ def _counters(source: SourceFile) -> Iterator[Hit]:
             total = ast.unparse(each.target)
             size = without_conversions(each.value)
             is_own = any(name.id in own for name in nodes_in(size, ast.Name))  # batch.batch_size
-            if not isinstance(each.op, ast.Add) or is_own or not _is_batch_size(source, size):
+            if not isinstance(each.op, ast.Add) or is_own or not is_batch_size(source, size):
                 continue
             for division in nodes_in(loop.function, ast.BinOp):
                 is_quotient = isinstance(division.op, ast.Div) and ast.unparse(division.right) == total
@@ -133,7 +133,7 @@ def _is_sum(node: ast.expr) -> bool:
             return False
 
 
-def _is_batch_size(source: SourceFile, node: ast.expr) -> bool:
+def is_batch_size(source: SourceFile, node: ast.expr) -> bool:
     """Return True for a variable or setting that holds the size of the full batches."""
     key = node.slice if isinstance(node, ast.Subscript) else None
     name = str(key.value) if isinstance(key, ast.Constant) else last_name(node)
@@ -167,7 +167,7 @@ def is_size_of_full_batches(source: SourceFile, node: ast.expr, loop: ast.For) -
     creates = any("Loader" in last_name(each.func) or "Iterator" in last_name(each.func) for each in source.all_calls)
     own = {each.id for each in nodes_in(loop, ast.Name) if isinstance(each.ctx, ast.Store)}
     is_own = any(each.id in own for each in nodes_in(node, ast.Name))  # images.size(0), batch.batch_size
-    return creates and not skips and not is_own and _is_batch_size(source, node) and not _has_equal_batches(source)
+    return creates and not skips and not is_own and is_batch_size(source, node) and not _has_equal_batches(source)
 
 
 def _fix(source: SourceFile, division: Any, loader: ast.expr) -> Fix | None:

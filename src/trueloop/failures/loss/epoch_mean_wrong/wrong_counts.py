@@ -24,11 +24,13 @@ from trueloop.analysis.queries.batch_loops import (
 )
 from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.possible_values import computed_from, origins
+from trueloop.analysis.queries.trained_models import unwrapped
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
 from trueloop.failures.loss.epoch_mean_wrong.smaller_last_batch import (
     find_smaller_last_batches,
+    is_batch_size,
     is_size_of_full_batches,
 )
 
@@ -56,11 +58,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
         for statement, name, value in _additions(loop):
             yield from _shares_of_full_batches(source, loop, statement, value)
+            yield from _means_of_means(source, loop, statement, value)
             term = _term(source, loop, value)
             if not name or term is None or _is_inner(loop, statement):
                 continue
             for division, divisor in _divisions(source, loop, name):
-                if _is_of_other_loader(source, loop, divisor) and _is_latest(loop, name, division):
+                if _is_last_index(loop, division, divisor):
+                    yield _one_too_few(loop, statement, division)
+                elif _is_of_other_loader(source, loop, divisor) and _is_latest(loop, name, division):
                     yield _other_loader(source, loop, statement, term, division, divisor)
                 else:
                     yield from _judge(source, loop, statement, term, division, divisor)
@@ -99,6 +104,48 @@ def _shares_of_full_batches(source: SourceFile, loop: BatchLoop, statement: ast.
                 )
         case _:
             pass
+
+
+def _means_of_means(source: SourceFile, loop: BatchLoop, statement: ast.stmt, value: ast.expr) -> Iterator[Hit]:
+    """Yield the addition of ``loss.item() / batch_size``, where PyTorch's loss already is a mean over the batch."""
+    added = without_conversions(value)
+    values = assigned_in(loop.node, added.id) if isinstance(added, ast.Name) else []
+    match values[0] if len(values) == 1 else added:
+        case ast.BinOp(op=ast.Div(), left=loss, right=size) as share if without_conversions(loss) is not loss:
+            pass
+        case _:
+            return
+    is_size = is_batch_size(source, size) or _is_size_of_batch(loop, size)
+    if is_size and _is_mean_of_torch(source, loop, loss) and not _is_inner(loop, statement):
+        yield Hit(
+            message=f"`{ast.unparse(share)}` divides the loss by the batch size, but it already is the mean of the "
+            "batch.",
+            node=share,
+            related=((statement, "added up here"),) if share.lineno != statement.lineno else (),
+            severity=Severity.WARNING,
+        )
+
+
+def _is_size_of_batch(loop: BatchLoop, size: ast.expr) -> bool:
+    """Return True for ``len(x)``, ``x.size(0)`` or ``x.shape[0]`` of a variable that the loop itself stores."""
+    stored = {each.id for each in nodes_in(loop.node.target, ast.Name)} - {loop.counter}
+    return any(each.id in stored for each in nodes_in(size, ast.Name)) and bool(_SIZE.search(ast.unparse(size)))
+
+
+def _is_mean_of_torch(source: SourceFile, loop: BatchLoop, loss: ast.expr) -> bool:
+    """Return True for the result of a loss of PyTorch, of which every possible one has the default reduction."""
+    if has_batches_of_one(source, loop) or not _is_mean_loss(source, loop, loss):
+        return False
+    inner = without_conversions(loss)
+    called = assigned_in(loop.node, inner.id) if isinstance(inner, ast.Name) else [inner]
+    names = [name for call in called if isinstance(call, ast.Call) for name in _called_names(source, call)]
+    return any(name.startswith("torch.nn.") for name in names)
+
+
+def _called_names(source: SourceFile, call: ast.Call) -> list[str]:
+    """Return the full names of what a call may run, nearest first; of ``nn.MSELoss().to(device)`` that of the class."""
+    made = map(unwrapped, origins(source, call.func))
+    return [source.qualified_name(each.func if isinstance(each, ast.Call) else each) for each in made]
 
 
 def _without_constant_factor(node: ast.expr) -> ast.expr:
@@ -176,8 +223,35 @@ def _split(text: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
+def _is_last_index(loop: BatchLoop, division: Any, divisor: ast.expr) -> bool:
+    """Return True for the counter of ``enumerate``, after its loop, where it is the number of batches less 1."""
+    is_counter = bool(loop.counter) and getattr(without_conversions(divisor), "id", "") == loop.counter
+    if not is_counter or division.lineno <= (loop.node.end_lineno or 0) or not _is_latest(loop, loop.counter, division):
+        return False
+    starts = [e for e in nodes_in(loop.node.iter, ast.Call) if last_name(e.func) == "enumerate"]
+    is_from_0 = bool(starts) and all(len(each.args) == 1 and not each.keywords for each in starts)
+    around = [e for e in nodes_in(loop.function, ast.For, ast.While) if encloses(e, division) and e is not loop.node]
+    changed = [
+        name
+        for each in nodes_in(loop.node, ast.AugAssign, ast.Assign)
+        for name in nodes_in(each, ast.Name)
+        if name.id == loop.counter and isinstance(name.ctx, ast.Store) and not nodes_in(each, ast.comprehension)
+    ]
+    return is_from_0 and not changed and all(encloses(each, loop.node) for each in around)
+
+
+def _one_too_few(loop: BatchLoop, statement: ast.stmt, division: Any) -> Hit:
+    return Hit(
+        message=f"`{ast.unparse(division)}` divides by `{loop.counter}`, which after the loop over "
+        f"`{ast.unparse(loop.loader)}` is the index of the last batch, one less than the number of batches.",
+        node=division,
+        related=((statement, "added up here"),),
+        severity=Severity.WARNING,
+    )
+
+
 def _is_latest(loop: BatchLoop, name: str, division: Any) -> bool:
-    """Return True if nothing else is stored in a total between its loop and its division."""
+    """Return True if nothing else is stored in a variable between its loop and a division."""
     name = name.removeprefix("sum(").rstrip(")")
     return not any(
         isinstance(each.ctx, ast.Store)
@@ -317,8 +391,7 @@ def _without_reduction(source: SourceFile, loop: BatchLoop, node: ast.expr) -> a
         case _:
             return node
     values = assigned_in(loop.node, inner.id) if isinstance(inner, ast.Name) else [inner]
-    made = [origin for each in values if isinstance(each, ast.Call) for origin in origins(source, each.func)]
-    names = [source.qualified_name(each.func if isinstance(each, ast.Call) else each) for each in made]
+    names = [name for each in values if isinstance(each, ast.Call) for name in _called_names(source, each)]
     is_number = bool(names) and names[-1].startswith("torch.nn.") and len(values) == 1
     return inner if how == "mean" or is_number else node
 

@@ -22,7 +22,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer reports a cross-entropy or a binary cross-entropy with logits whose input is the direct
     result of a ReLU, ReLU6 or tanh, in 3 backward passes; reshaping in between does not matter. The linter reports
-    such an activation directly before the loss, or at the end of a model. It also reports a ReLU whose result is the
+    such an activation directly before the loss, or at the end of a model, and a loop in ``forward`` that applies one
+    after every layer, also after the last. It also reports a ReLU whose result is the
     mean of a reparameterization, ``mu + std * eps``, in a program with a KL divergence: such a mean is never negative.
 
 References
@@ -41,6 +42,7 @@ from trueloop.analysis.queries.activations import RELU, VIEWS, remove_activation
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.loss.logits_clipped.after_every_layer import activations_after_every_layer
 from trueloop.failures.loss.logits_clipped.latent_means import latent_means
 from trueloop.tracing.events import BackwardLosses
 
@@ -90,18 +92,31 @@ class Detector(BaseDetector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the losses that take logits and get the result of a ReLU or tanh, and the ReLUs on means of a VAE."""
+    """Yield the losses that take logits and get the result of an activation, and the ReLUs on means of a VAE."""
     yield from latent_means(source)
+    reported = set[int]()
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
         origin = loss.inputs[0].origin(VIEWS)
         if origin is not None and (activation := CLIPPING.get(origin.name or "")):
+            reported.add(id(loss.node))
             yield Hit(
                 message=_message(ast.unparse(loss.node.func), activation),
                 node=loss.node,
                 related=((origin.node, f"the {activation}"),),
                 fix=remove_activation_fix(source, origin, activation),
+            )
+    for loss, call, in_loop in activations_after_every_layer(source):
+        if id(loss) not in reported:
+            where = (
+                "the loop over all layers applies it after the last one too" if in_loop else "the model ends with it"
+            )
+            yield Hit(
+                message=f"`{ast.unparse(loss.func)}` takes any numbers, but its input is the result of "
+                f"`{ast.unparse(call)}`: {where}.",
+                node=call if in_loop else loss,
+                related=((loss, "the loss"),) if in_loop else ((call, "the activation"),),
             )
 
 
@@ -110,7 +125,10 @@ def _message(loss: str, activation: str) -> str:
 
 
 RULE = Rule(
-    required_words=("elu(|eLU|elu6|ReLU6|tanh(|Tanh", "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss|kl|KL"),
+    required_words=(
+        "elu(|eLU|elu6|ReLU6|tanh(|Tanh|act|sigmoid(",
+        "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss|kl|KL",
+    ),
     find=find,
 )
 

@@ -27,7 +27,9 @@ How it is detected
     model in which all numbers are between 0 and 1 and those of a sample add up to 1, as the mean of several softmaxes.
     The linter reports a softmax over the last
     or the second dimension directly before the loss, at the end of a model, or in a method of it such as
-    ``predict_proba``. The loss and the model may come from a function, a dictionary, ``getattr``, or a registry that
+    ``predict_proba``. It also reports a model of a
+    library whose head is replaced by a ``Sequential`` that ends with a softmax, and a list of layers that gets a
+    softmax last. The loss and the model may come from a function, a dictionary, ``getattr``, or a registry that
     decorators fill, also in other files. If the name of the class is unknown, all classes must end with a softmax. A
     mean of several softmax outputs, or their sum with weights below 1, is a warning. The linter also reports
     ``Categorical(logits=p)`` of a policy, where p comes from a softmax, and a file that creates one loss and one model
@@ -52,6 +54,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
+from trueloop.failures.loss.softmax_applied_twice.last_softmax import last_softmax
 from trueloop.failures.loss.softmax_applied_twice.mixtures import mixed_softmax
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses, LossGraphRead, ModelCalled
@@ -139,6 +142,7 @@ def _is_log_softmax(answers: Any, rows: Any) -> bool:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the cross-entropies whose input is the result of a softmax over the classes."""
+    reported = set[int]()
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs:
             continue
@@ -153,6 +157,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             or _may_be_of_other_class(source, loss.inputs[0])
         ):
             continue
+        reported.add(id(loss.node))
         yield Hit(
             message=f"`{ast.unparse(loss.node.func)}` applies a softmax, but its input already comes from a softmax.",
             node=loss.node,
@@ -160,6 +165,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
             fix=remove_activation_fix(source, origin, "softmax"),
             severity=Severity.WARNING if is_measured else None,
         )
+    for call, layer in last_softmax(source):
+        if id(call) not in reported:
+            yield Hit(
+                message=f"`{ast.unparse(call.func)}` applies a softmax, but the model already ends with one.",
+                node=call,
+                related=((layer, "the first softmax"),),
+                severity=Severity.WARNING,
+            )
     yield from _mixtures(source)
     yield from _probabilities_as_logits(source)
     pair = uncalled_loss(source, LOSSES)

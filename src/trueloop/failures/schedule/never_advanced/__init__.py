@@ -27,7 +27,8 @@ How it is detected
     all such calls have conditions that compare several texts, as in ``if interval == "batch"``, or if the scheduler of
     another optimizer, which made no steps, was stepped three times after steps of this one. It does not check
     notebooks, because the next cell may contain the call. The linter reports a scheduler that is only read, saved or
-    passed to functions that do not step it, if no other scheduler of the optimizer is stepped. It may be intended, so
+    passed to functions that do not step it, if no other scheduler of the optimizer is stepped, and a loop that
+    steps the schedulers of a list into which nothing is put. It may be intended, so
     this is a warning.
 
 References
@@ -46,12 +47,13 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.never_filled import never_filled
 from trueloop.analysis.queries.optimizer_settings import sets_in_groups
 from trueloop.analysis.queries.uncalled_methods import uncalled
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
-from trueloop.core.source_text import dotted_name, walk
+from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LoaderExhausted
@@ -225,13 +227,30 @@ def _match_arguments(source: SourceFile, call: ast.Call) -> Iterator[tuple[ast.e
 
 
 def find_all(source: SourceFile) -> Iterator[Hit]:
-    """Yield the same as `find`, and each ``scheduler.step`` without a call."""
+    """Yield the same as `find`, each ``scheduler.step`` without a call, and the steps of no scheduler at all."""
     yield from find(source)
+    yield from _steps_of_none(source)
     schedulers = {dotted_name(target) for target in _scheduler_targets(source)}
     for each in uncalled(source, "step", "the learning rate does not change"):
         name = ast.unparse(each.node).removesuffix(".step")
         if name in schedulers or "sched" in name.lower():
             yield each
+
+
+def _steps_of_none(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loop that steps all schedulers of a list that stays empty."""
+    for loop in source.nodes_of(ast.For):
+        stepped = {dotted_name(call.func) for call in nodes_in(loop, ast.Call)}
+        is_named = "sched" in last_name(loop.iter).lower() and isinstance(loop.iter, ast.Name | ast.Attribute)
+        if is_named and f"{dotted_name(loop.target)}.step" in stepped:
+            created = never_filled(source, loop.iter)
+            if created is not None:
+                yield Hit(
+                    message=f"`{ast.unparse(loop.iter)}` is empty: no scheduler is ever put into it, so this loop "
+                    "steps none, and the learning rate does not change.",
+                    node=loop.iter,
+                    related=((created, "set to an empty list here"),),
+                )
 
 
 def _scheduler_targets(source: SourceFile) -> Iterator[ast.expr]:
