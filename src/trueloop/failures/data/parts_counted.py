@@ -44,6 +44,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _OWN_LENGTH: Final = re.compile(
     r"torch_geometric|torchtext|tensordict|TensorDict|tianshou|\bdgl\b|BucketIterator|read_csv\([^)]*chunksize"
 )
+_COUNTED: Final = re.compile(r"(?:\+=|\*|/)\s*len\(|\w=len\(|len\(\w+\)\s*(?:\*|(?:==|!=|>)\s*0)")
 _STEPS: Final = frozenset(("training_step", "validation_step", "test_step"))
 _COUNTS: Final = frozenset(("batch_size", "n", "num", "count"))
 """Keywords that get the number of samples, as in ``self.log(..., batch_size=8)`` and ``meter.update(loss, n=8)``."""
@@ -155,7 +156,7 @@ def _record(source: SourceFile, call: ast.Call) -> ast.Dict | None:
     return records[0] if is_record and is_returned and len(texts) > 1 and all(texts) and not is_changed else None
 
 
-RULE: Final = Rule(required_words=("len(", "torch"), find=find)
+RULE: Final = Rule(required_words=("torch", _COUNTED), find=find)
 
 BAD = """
 import torch

@@ -224,7 +224,11 @@ def _flag(source: SourceFile, keyword: ast.keyword) -> Fix | None:
 
 
 _CLASS: Final = re.compile(r"(torch\.)?(nn|optim)\.(\w+\.)*[A-Z]\w*$")
-RULE = Rule(required_words=("type=bool|store_true|bool(| or | and ",), find=find)
+_FLAGS: Final = re.compile(
+    r"""type=bool|store_true|bool\(|(?:[=!]=|\bis\b)[^\n]*\b(?:or|and)\b|['")]\s+(?:or|and)\b|\b(?:or|and)\s+\(?['"\d]"""
+    r"""|is(?:instance|subclass)\([^\n]*\b(?:or|and)\b"""
+)
+RULE = Rule(required_words=(_FLAGS,), find=find)
 
 BAD = """
 import argparse

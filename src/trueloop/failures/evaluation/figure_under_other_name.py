@@ -79,7 +79,7 @@ _PLAIN: Final = frozenset(("float", "mean", "item", "avg", "average", "round", "
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each figure whose name says that it is another one."""
     yield from _logged(source)
-    yield from _shown(source)
+    yield from _in_texts(source)
 
 
 def _logged(source: SourceFile) -> Iterator[Hit]:
@@ -100,7 +100,7 @@ def _logged(source: SourceFile) -> Iterator[Hit]:
                 break
 
 
-def _shown(source: SourceFile) -> Iterator[Hit]:
+def _in_texts(source: SourceFile) -> Iterator[Hit]:
     """Yield each figure that is printed, drawn or saved with the name of the other part of the data."""
     for node in source.nodes_of(ast.Call, ast.JoinedStr):
         for label, value in _named_figures(node):
