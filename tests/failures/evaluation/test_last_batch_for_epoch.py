@@ -587,3 +587,8 @@ def test_lint_reports_curves_of_last_batches(lint_reports, script):
 @pytest.mark.parametrize("script", NOT_LOGGED.values(), ids=NOT_LOGGED)
 def test_lint_accepts_other_curves(lint_is_clean, script):
     lint_is_clean(script, "EVL012")
+
+
+def test_lint_ends_on_a_progress_bar_of_the_same_name(lint_codes):
+    script = LOGGED["a limited evaluation behind a progress bar"].replace("tqdm(val_loader)", "tqdm(\n            bar)")
+    assert "EVL012" not in lint_codes(script)

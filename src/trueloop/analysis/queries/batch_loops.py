@@ -63,7 +63,8 @@ def _loader_behind_bar(source: SourceFile, loop: ast.For, iterable: ast.expr | N
         return iterable
     function = function_of(source, loop)
     made = [*assigned_in(function, iterable.id), *_opened_in(function).get(iterable.id, [])]
-    latest = max((each for each in made if each.lineno < loop.lineno), key=lambda each: each.lineno, default=None)
+    before = [each for each in made if (each.end_lineno or 0) < iterable.lineno]  # bar = tqdm(bar) ends here
+    latest = max(before, key=lambda each: each.lineno, default=None)
     is_bar = isinstance(latest, ast.Call) and last_name(latest.func) in _TRANSPARENT and latest.args
     return latest if is_bar and latest is not None else iterable
 

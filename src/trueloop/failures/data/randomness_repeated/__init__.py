@@ -159,8 +159,9 @@ def _seeds_of_samples(source: SourceFile) -> Iterator[Hit]:
         for call in calls:
             is_seed = isinstance(call.func, ast.Attribute) and call.func.attr in ("manual_seed", "seed")
             seed = call.args[0] if len(call.args) == 1 else None
-            is_global = isinstance(seed, ast.Name) and seed.id not in assigned_names(method)
-            is_constant = isinstance(seed, ast.Constant) or (is_global and known_integer(source, seed) is not None)
+            is_constant = isinstance(seed, ast.Constant)
+            if isinstance(seed, ast.Name) and seed.id not in assigned_names(method):
+                is_constant = known_integer(source, seed) is not None
             drawn = [e for e in calls if last_name(e.func) in DRAWS and e.lineno > call.lineno]
             if is_seed and is_constant and drawn:
                 yield Hit(
