@@ -194,6 +194,7 @@ UNFIXED = {
     "OPT021",
     "PRC004",
     "PRC008",
+    "SCH003",
     "SCH004",
     "SCH006",
     "SCH008",

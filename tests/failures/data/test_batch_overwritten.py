@@ -294,8 +294,8 @@ for x, y in train_loader:"""
     + STEP
     + """
     for x, y in val_loader:
-        total = criterion(model(x), y).item()
-    print(x.shape, total)
+        totals.append(criterion(model(x), y).item())
+    print(x.shape, totals)
 """,
     "a comprehension": """
 for x, y in train_loader:
@@ -349,8 +349,8 @@ for epoch in range(3):
     + STEP.replace("\n", "\n    ")
     + """
     for x, y in val_loader:
-        total = criterion(model(x), y).item()
-    print(total)
+        totals.append(criterion(model(x), y).item())
+    print(totals)
 """,
     "a value of the last validation": """
 val_loss = 1.0

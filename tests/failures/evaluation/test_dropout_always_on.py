@@ -184,7 +184,7 @@ for _ in range(2):
     net.train()
     for batch in train:
         logits = net(batch["tokens"])
-        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["tokens"][:, 1:].flatten())
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["tokens"][:, 1:].flatten(), ignore_index=0)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

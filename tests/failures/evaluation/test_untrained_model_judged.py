@@ -111,6 +111,7 @@ CORRECT = {
     "both are compared": OTHER + LOOP + "    print(test(model), test(other))\n",
     "a copy": MADE + LOOP + "best = copy.deepcopy(model)\nprint(test(best))\n",
     "a moving average": OTHER
+    + "other.load_state_dict(model.state_dict())\n"
     + LOOP
     + """    with torch.no_grad():
         for slow, fast in zip(other.parameters(), model.parameters()):
@@ -119,6 +120,7 @@ CORRECT = {
 """,
     "an average in a function": OTHER
     + """
+other.load_state_dict(model.state_dict())
 @torch.no_grad()
 def update(slow, fast):
     for a, b in zip(slow.parameters(), fast.parameters()):

@@ -286,6 +286,7 @@ for step in range(9):
 """,
     "weights restored from the trained network": """
 online_net, target_net = QNet(), QNet()
+target_net.load_state_dict(online_net.state_dict())
 optimizer = optim.Adam(online_net.parameters())
 for step in range(12):
     with torch.no_grad():

@@ -45,6 +45,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _RESERVING: Final = re.compile(
     r"^(torch\.)?((empty|Tensor|(Float|Long|Int|Double)Tensor))$|^(np|numpy)\.(empty|ndarray)$"
 )
+_INDEX: Final = re.compile(r"LongTensor|dtype=\S*(?:long|int)")
 _LENGTHS: Final = re.compile(r"\blen(gth)?s?\b|_len(gth)?s?\b|seq_?len", re.IGNORECASE)
 
 
@@ -64,7 +65,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             writes
             and all(_is_partial(source, each, call) for each in writes)
             and not _is_filled(function, name, writes)
-            and not _is_read_in_part(source, function, name, is_index="ong" in ast.unparse(value))
+            and not _is_read_in_part(source, function, name, is_index=_INDEX.search(ast.unparse(value)) is not None)
         ):
             yield Hit(
                 message=f"`{ast.unparse(call)}` does not write to the memory, and `{ast.unparse(writes[0])}` fills "

@@ -89,8 +89,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         first, second = ast.unparse(labels), ast.unparse(predictions)
         yield Hit(
-            message=f"`{function}` expects the labels first, then the predictions: here `{first}` is taken "
-            f"for the labels and `{second}` for the predictions.",
+            message=f"`{function}` expects the labels first, then the predictions: here `{first}` holds "
+            f"predictions and `{second}` labels.",
             node=node,
             fix=Fix(
                 (source.text.replace(labels, second), source.text.replace(predictions, first)),

@@ -142,7 +142,7 @@ FAILURE = Failure(
     code="MDL044",
     title="A weight is never initialised",
     severity=Severity.WARNING,
-    bad=SCRIPT.replace("{scale}", "nn.Parameter(torch.empty(1))"),
+    bad=SCRIPT.replace("{scale}", "nn.Parameter(torch.empty(1))").replace("* self.scale", "* torch.tanh(self.scale)"),
     good=SCRIPT.replace("{scale}", "nn.Parameter(torch.ones(1))"),
     fix="Initialise the weight with a function of torch.nn.init, torch.zeros, torch.ones or torch.randn.",
     rule=Rule(required_words=("Parameter(", "Tensor(|empty(", "Module", "def forward("), find=find),

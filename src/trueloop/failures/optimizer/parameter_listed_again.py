@@ -104,9 +104,12 @@ def _is_listed(source: SourceFile, node: ast.AST) -> bool:
 
 
 SCRIPT = """
+import warnings
+
 import torch
 from torch import nn
 
+warnings.filterwarnings("ignore", message="optimizer contains a parameter group with duplicate parameters")
 torch.manual_seed(0)
 x = torch.randn(64, 8)
 y = x.sum(1, keepdim=True)

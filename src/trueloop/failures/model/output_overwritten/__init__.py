@@ -48,7 +48,8 @@ from trueloop.failures.model.output_overwritten.lost_states import lost_states
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a layer's output that nothing reads."""
     yield from lost_states(source)
-    if any(getattr(each.func, "attr", "").endswith("_hook") for each in source.all_calls):
+    has_modules = any(each.name == "forward" for each in source.nodes_of(ast.FunctionDef))
+    if not has_modules or any(getattr(each.func, "attr", "").endswith("_hook") for each in source.all_calls):
         return
     seen = set[int]()
     for call in source.ops(OpKind.MODEL_CALL):

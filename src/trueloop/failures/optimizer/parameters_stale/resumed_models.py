@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.queries.shuffled_loaders import function_called
-from trueloop.analysis.source_file import SourceFile
+from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 
@@ -53,4 +53,8 @@ def _model_of(source: SourceFile, built: ast.expr) -> str:
 
 def _is_built_before(source: SourceFile, built: ast.expr, new_model: ast.expr, scope: Any) -> bool:
     """Return True if the optimizer is created in another function, as the constructor, or in an earlier line."""
-    return function_of(source, built) is not scope or built.lineno < new_model.lineno
+    function = function_of(source, built)
+    if function is scope:
+        return built.lineno < new_model.lineno
+    calls = [each for each in nodes_in(scope, ast.Call) if last_name(each.func) == getattr(function, "name", "")]
+    return all(each.lineno < new_model.lineno for each in calls)
