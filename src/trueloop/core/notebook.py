@@ -65,6 +65,7 @@ class Notebook:
         self.invalid_cells: list[tuple[int, str]] = []
         """Numbers of the cells that are not valid Python, each with the reason; these cells are skipped."""
         self._first_lines: list[int] = []  # line number in `text` of the first line of each cell, from 1
+        self._hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._marker}: hidden (?P<line>.*)$", re.MULTILINE)
         self.codes = [self._as_python(cell) for cell in self.cells]
         """Code of each cell as Python, with as many lines as the cell; a line with a magic is replaced by ``pass``."""
         marker_line = 1
@@ -78,8 +79,8 @@ class Notebook:
     @property
     def skipped_lines(self) -> list[str]:
         """The lines that only Jupyter runs: magics, shell commands, and the cells of other languages."""
-        hidden = re.compile(rf"^\s*pass  # {self._marker}: hidden (?P<line>.*\S)", re.MULTILINE)
-        return [each["line"] for code in self.codes for each in hidden.finditer(code)]
+        lines = (each["line"].rstrip() for code in self.codes for each in self._hidden.finditer(code))
+        return [line for line in lines if line]
 
     def locate(self, line: int) -> tuple[Cell, int]:
         """Return the cell that contains a line of `text`, and the line number within that cell, from 1."""
@@ -89,12 +90,11 @@ class Notebook:
     def render(self, text: str) -> str:
         """Return the text of the file with the code of a changed `text`; unchanged cells stay identical."""
         marker = re.compile(rf"^# {self._marker}: cell \d+\n", re.MULTILINE)
-        hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._marker}: hidden (?P<line>.*)$", re.MULTILINE)
         raw = self._raw
         cells = zip(self.cells, marker.split(self.text)[1:], marker.split(text)[1:], strict=True)
         for cell, before, after in reversed(list(cells)):
             if before != after:
-                source = hidden.sub(r"\g<indent>\g<line>", after)
+                source = self._hidden.sub(r"\g<indent>\g<line>", after)
                 if not cell.source.endswith("\n"):
                     source = source.removesuffix("\n")
                 raw = raw[: cell.span[0]] + _encode_source(source, cell, self._raw) + raw[cell.span[1] :]

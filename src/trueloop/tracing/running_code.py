@@ -40,15 +40,18 @@ def program_stack() -> list[FrameType]:
 def user_files(stack: Iterable[FrameType]) -> set[str]:
     """Return the files of the user's frames, with all cells of a notebook."""
     files = {each.f_code.co_filename for each in stack if is_user_code(each.f_code)}
-    cells = set(notebook_cells())
-    return files if files.isdisjoint(cells) else files | cells
+    return files.union(notebook_cells()) if any(map(_is_cell, files)) else files
 
 
-def notebook_cells() -> Iterator[str]:
-    """Yield the pseudo files of notebook cells, which linecache stores without a modification time."""
-    for name, entry in list(linecache.cache.items()):
-        if len(entry) > 1 and entry[1] is None and is_user_file(name):
-            yield name
+def notebook_cells() -> list[str]:
+    """Return the pseudo files of notebook cells."""
+    return [name for name in list(linecache.cache) if _is_cell(name) and is_user_file(name)]
+
+
+def _is_cell(file: str) -> bool:
+    """Return True for a pseudo file, which linecache stores without a modification time."""
+    entry = linecache.cache.get(file, ())
+    return len(entry) > 1 and entry[1] is None
 
 
 def user_modules() -> dict[str, str]:

@@ -330,11 +330,17 @@ def _clearing_between(source: SourceFile, step: Op, inside: list[Op]) -> Op | No
             continue
         both = all(source.reaches(each, step.subject) for each in (first, second))
         escapes = any(each.kind is OpKind.ESCAPE and first.index < each.index < clearing.index for each in inside)
-        escapes = escapes or any(  # a frozen part got no gradients from the first pass
+        is_frozen = any(  # a frozen part got no gradients from the first pass
             each.kind is OpKind.SET_REQUIRES_GRAD and each.value is not True and each.index < first.index
             for each in inside
         )
-        if both and source.clears_all(clearing, step.subject) and not escapes and not accesses_grad(source):
+        if (
+            both
+            and source.clears_all(clearing, step.subject)
+            and not escapes
+            and not is_frozen
+            and not accesses_grad(source)
+        ):
             return clearing
     return None
 

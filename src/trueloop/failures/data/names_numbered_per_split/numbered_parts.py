@@ -15,7 +15,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 
 ADDING: Final = frozenset(("append", "extend", "add", "update", "insert"))
-_ENCODERS: Final = frozenset(("LabelEncoder", "OrdinalEncoder"))
+ENCODERS: Final = frozenset(("LabelEncoder", "OrdinalEncoder"))
 _LISTING: Final = frozenset(("sorted", "list", "tuple", "reversed"))
 _DISTINCT: Final = frozenset(("fromkeys", "set", "frozenset", "unique", "Counter", "unique_everseen"))
 _PRINTING: Final = frozenset(("print", "len", "info", "debug", "log", "save", "dump"))
@@ -100,8 +100,8 @@ def _by_calls(source: SourceFile) -> Iterator[Numbering]:
         name, owner = last_name(call.func), getattr(call.func, "value", None)
         if name in ("fit_transform", "fit") and owner is not None and call.args:
             made = [last_name(e.func) for e in origins(source, owner) if isinstance(e, ast.Call)]
-            if set(made) & _ENCODERS:
-                yield Numbering(min(set(made) & _ENCODERS), call, call.args[0], "", gives_mapping=False)
+            if set(made) & ENCODERS:
+                yield Numbering(min(set(made) & ENCODERS), call, call.args[0], "", gives_mapping=False)
         elif name == "factorize" or (name == "unique" and any(e.arg == "return_inverse" for e in call.keywords)):
             is_method = not call.args and owner is not None
             if is_method or call.args:

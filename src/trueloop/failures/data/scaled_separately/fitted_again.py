@@ -10,6 +10,7 @@ from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_wo
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, nodes_in
+from trueloop.failures.data.names_numbered_per_split.numbered_parts import ENCODERS
 from trueloop.failures.data.scaled_separately import loaded_scaler, own_statistics
 from trueloop.failures.data.scaled_separately.listed_parts import listed_parts
 from trueloop.failures.failure import Rule
@@ -76,9 +77,6 @@ def _is_rest(fit: ast.Call, fits: list[ast.Call]) -> bool:
             return False
 
 
-_NUMBERING: Final = frozenset(("LabelEncoder", "OrdinalEncoder"))  # a new one for each part is DAT026
-
-
 def _in_functions(source: SourceFile) -> Iterator[Hit]:
     """Yield each ``fit_transform`` of a parameter or in a loop that gets training data and held-out data."""
     for fit in source.all_calls:
@@ -89,8 +87,8 @@ def _in_functions(source: SourceFile) -> Iterator[Hit]:
         while isinstance(owner, ast.Subscript):
             owner = owner.value
         name = last_name(owner) or last_name(getattr(owner, "func", owner))
-        if not _TRANSFORMER.search(name) or name in _NUMBERING or _is_conditional(source, fit, function):
-            continue
+        if not _TRANSFORMER.search(name) or name in ENCODERS or _is_conditional(source, fit, function):
+            continue  # a new encoder of names for each part is DAT026
         used = {each.id for each in nodes_in(fit.args[0], ast.Name)}
         passed, where = listed_parts(source, fit, used), "each iteration"
         if not passed and not isinstance(function, ast.Module):
