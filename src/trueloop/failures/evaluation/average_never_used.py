@@ -27,16 +27,14 @@ References
 """
 
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
 from trueloop.tracing.averaging_lines import averaging_line
 from trueloop.tracing.events import AverageKept
 
 
-class Detector(BaseDetector):
+class Detector(AverageDetector):
     """Reports averages that were not used until the end."""
-
-    def __init__(self) -> None:
-        self._seen = False
 
     def on_average_kept(self, event: AverageKept) -> Evidence | None:
         """Return evidence of an unused average."""
@@ -48,10 +46,6 @@ class Detector(BaseDetector):
             "called, saved, or loaded into the model, and every evaluation used the trained weights.",
             location=averaging_line(event),
         )
-
-    def inconclusive(self) -> str:
-        """Return a reason if the program keeps no average."""
-        return "" if self._seen else "no average of the trained weights was found"
 
 
 BAD = """

@@ -31,17 +31,15 @@ References
 from typing import Final
 
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
 from trueloop.tracing.events import AverageKept
 
 MIN_TIMES: Final = 2
 
 
-class Detector(BaseDetector):
+class Detector(AverageDetector):
     """Counts the evaluations after which the averaged weights stayed in the model."""
-
-    def __init__(self) -> None:
-        self._seen = False
 
     def on_average_kept(self, event: AverageKept) -> Evidence | None:
         """Return evidence at the second evaluation."""
@@ -53,10 +51,6 @@ class Detector(BaseDetector):
             f"them, {event.times} times: the weights that the optimizer had reached were not restored.",
             location=event.location,
         )
-
-    def inconclusive(self) -> str:
-        """Return a reason if the program keeps no average."""
-        return "" if self._seen else "no average of the trained weights was found"
 
 
 BAD = """

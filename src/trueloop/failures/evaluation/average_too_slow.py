@@ -33,7 +33,8 @@ from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_percent
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
 from trueloop.tracing.averaging_lines import averaging_line
 from trueloop.tracing.events import AverageKept
 
@@ -41,11 +42,8 @@ MIN_UPDATES: Final = 100
 MIN_REST: Final = 0.5  # of the weights at the start
 
 
-class Detector(BaseDetector):
+class Detector(AverageDetector):
     """Computes how much of each average is left from the start."""
-
-    def __init__(self) -> None:
-        self._seen = False
 
     def on_average_kept(self, event: AverageKept) -> Evidence | None:
         """Return evidence of an evaluated average that consists mostly of the first weights."""
@@ -58,10 +56,6 @@ class Detector(BaseDetector):
             f"update: after {event.update} updates, {format_percent(rest)} of it are still the weights of the start.",
             location=averaging_line(event),
         )
-
-    def inconclusive(self) -> str:
-        """Return a reason if the program keeps no average."""
-        return "" if self._seen else "no average of the trained weights was found"
 
 
 BAD = """

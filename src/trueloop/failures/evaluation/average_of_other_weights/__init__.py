@@ -39,16 +39,14 @@ References
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.evaluation.average_of_other_weights.created_apart import RULE
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
 from trueloop.tracing.averaging_lines import creation_line
 from trueloop.tracing.events import AverageKept
 
 
-class Detector(BaseDetector):
+class Detector(AverageDetector):
     """Reports averages that do not resemble the trained weights."""
-
-    def __init__(self) -> None:
-        self._seen = False
 
     def on_average_kept(self, event: AverageKept) -> Evidence | None:
         """Return evidence of an average that began elsewhere."""
@@ -61,10 +59,6 @@ class Detector(BaseDetector):
             "it began from other weights than the model: the two do not resemble each other.",
             location=creation_line(event.name) or event.location,
         )
-
-    def inconclusive(self) -> str:
-        """Return a reason if the program keeps no average."""
-        return "" if self._seen else "no average of the trained weights was found"
 
 
 BAD = """

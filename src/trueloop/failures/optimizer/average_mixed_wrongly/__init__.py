@@ -38,7 +38,8 @@ References
 from typing import Final
 
 from trueloop.core.findings import Evidence
-from trueloop.failures.failure import BaseDetector, Failure, Severity, changed
+from trueloop.failures.failure import Failure, Severity, changed
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
 from trueloop.failures.optimizer.average_mixed_wrongly.exchanged_factors import RULE
 from trueloop.tracing.averaging_lines import averaging_line
 from trueloop.tracing.events import AverageKept
@@ -46,11 +47,8 @@ from trueloop.tracing.events import AverageKept
 MIN_SHARE: Final = 0.8
 
 
-class Detector(BaseDetector):
+class Detector(AverageDetector):
     """Checks the share of the new weights in averages."""
-
-    def __init__(self) -> None:
-        self._seen = False
 
     def on_average_kept(self, event: AverageKept) -> Evidence | None:
         """Return evidence of an average that keeps nearly nothing."""
@@ -62,10 +60,6 @@ class Detector(BaseDetector):
             f"weights and keeps {100 * (1 - event.share):.2g} %: the two factors are exchanged.",
             location=averaging_line(event),
         )
-
-    def inconclusive(self) -> str:
-        """Return a reason if the program keeps no average."""
-        return "" if self._seen else "no average of the trained weights was found"
 
 
 BAD = """
