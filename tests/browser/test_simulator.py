@@ -254,6 +254,25 @@ def test_steps_requested_while_a_setting_changes_are_made(open_page: Opened):
     wait_for_state(page, "paused")
 
 
+def test_a_setting_changed_before_the_server_has_described_the_settings_is_named(open_page: Opened):
+    """The run starts before the answer arrives."""
+    page, held = open_page("sheet"), []
+    page.route(
+        "**/api/simulator", lambda route: held.append(route) if route.request.method == "POST" else route.fallback()
+    )
+    page.goto(f"{page.url.partition('#')[0]}#/simulator?{SMALL}")
+    wait_for_state(page)
+    page.unroute("**/api/simulator")
+    page.evaluate("""() => {
+        const batch = document.querySelectorAll('.sim-knobs input[type=range]')[1];
+        batch.value = 8;
+        batch.dispatchEvent(new Event('input'));
+    }""")
+    expect(page.locator(".sim-status")).to_have_text("Restarted: batch size 8.")
+    expect(page.locator(".sim-knobs").get_by_label("batch size").first).to_have_value("8")
+    assert held
+
+
 def test_a_failure_that_is_not_found_yet_is_named(open_page: Opened):
     page = open_page("simulator", params="bugs=SCH006&schedule=cosine&samples=60&batch=8&epochs=4")
     wait_for_state(page)

@@ -257,15 +257,16 @@ class View {
     }
     if (!answer) return true; // replaced by a newer request
     const changed = Object.keys(answer.config).filter((name) => !equal(answer.config[name], next.config[name]));
-    const previous = this.setup, isFirst = !this.injectable;
+    const previous = this.setup, isFirst = !this.injectable, newest = this.requested.config;
     const trainNow = train || this.pacer.training || this.trainWhenStarted;
     if (!isFirst && !early) this.keepCurves();
     this.setBySwitches = Object.fromEntries([...Object.entries(this.setBySwitches), ...changed.map((name) => [name, [next.config[name], answer.config[name]]])]
       .filter(([name, [, set]]) => equal(answer.config[name], set)));
     this.setup = this.requested = { config: answer.config, bugs: next.bugs, points: next.points };
+    if (this.changingSetting) this.requested = { ...this.setup, config: { ...answer.config, [this.changingSetting]: newest[this.changingSetting] } };
     this.injectable = answer.bugs;
     this.knobs.refuse(null);
-    this.knobs.set(answer.config);
+    this.knobs.set(this.requested.config);
     this.bugs.show(answer.bugs, next.bugs);
     this.scenarios.show(answer.scenarios ?? []);
     this.preview = answer;
@@ -274,7 +275,7 @@ class View {
     const alsoSet = changed.length ? ` Also set: ${changed.map((name) => `${labelOf(name)} ${answer.config[name]}`).join(", ")}.` : "";
     if (isFirst && equal(this.runs[0].setup, this.setup) && !this.twins) return true; // it has started already
     if (early) this.runs[0].setup = this.setup;
-    this.begin({ train: trainNow, keep: false, started: early, message: isFirst ? alsoSet : `${message || `Restarted: ${difference({ ...this.setup, config: next.config }, previous)}.`}${alsoSet}` });
+    this.begin({ train: trainNow, keep: false, started: early, message: isFirst && equal(next, previous) ? alsoSet : `${message || `Restarted: ${difference({ ...this.setup, config: next.config }, previous)}.`}${alsoSet}` });
     return true;
   }
 
