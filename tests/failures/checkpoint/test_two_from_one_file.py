@@ -42,6 +42,12 @@ def load(net1, net2):
 """,
 }
 CORRECT = {
+    "a path that is set anew": """
+path = "first.pt"
+torch.save(sub1.state_dict(), path)
+path = "second.pt"
+torch.save(sub2.state_dict(), path)
+""",
     "files of their own": """
 def save(net1, net2):
     torch.save(net1.state_dict(), "net1.pt")

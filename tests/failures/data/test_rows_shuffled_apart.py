@@ -164,6 +164,15 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "folds of one order, with the rest joined from two parts": """
+order = torch.randperm(len(X))
+for k in range(4):
+    held_out = order[k * 20 : (k + 1) * 20]
+    rest = torch.cat((order[: k * 20], order[(k + 1) * 20 :]), 0)
+    input_te, target_te = X[held_out], y[held_out]
+    input_tr, target_tr = X[rest], y[rest]
+    train_fold(model, input_tr, target_tr, input_te, target_te)
+""",
     "labels that are all 0, for an autoencoder": """
 pictures = np.random.rand(320, 8).astype("float32")
 np.random.shuffle(pictures)

@@ -272,6 +272,8 @@ READ_OPTIONS = {
     "class Trainer:\n    def __init__(self, args):\n        self.model.beta = args.beta\nTrainer(args)",
     "a launcher passes it": "parser.add_argument('--local-rank', type=int)\nargs = parser.parse_args()",
     "kept for old commands": "parser.add_argument('--fp16', help='Deprecated, use --amp.')\nargs = parser.parse_args()",
+    "passed by a notebook": "parser.add_argument('-f', '--file', help='quick hack for jupyter')\n"
+    "args = parser.parse_args()",
     "without an effect on training": "parser.add_argument('--exp_name')\nargs = parser.parse_args()",
     "read from a checkpoint": "parser.add_argument('--mixup')\nargs = parser.parse_args()\n"
     "torch.save({'args': args}, 'last.pt')\nold = torch.load('last.pt')['args']\nprint(old.mixup)",
@@ -603,3 +605,19 @@ def test_lint_reports_keywords_that_are_read_by_another_name(lint_reports, scrip
 @pytest.mark.parametrize("script", NOT_SWALLOWED.values(), ids=NOT_SWALLOWED)
 def test_lint_accepts_keywords_that_are_read_or_not_meant(lint_is_clean, script):
     lint_is_clean(IMPORTS + script)
+
+
+def test_a_setting_with_the_value_of_the_default_is_a_note(lint_is_clean):
+    lint_is_clean(
+        IMPORTS
+        + """
+class Solver:
+    default_args = {"lr": 1e-3, "weight_decay": 0.0}
+    def fit(self, net, loader):
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=0)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(x), y).backward()
+            optimizer.step()
+"""
+    )

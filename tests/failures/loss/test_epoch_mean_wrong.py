@@ -338,3 +338,18 @@ def test_lint_reports_a_mean_that_is_divided_by_the_batch_size(lint_reports, cri
 )
 def test_lint_accepts_other_divisions_of_a_loss(lint_is_clean, criterion, added):
     lint_is_clean(DIVIDED_LOSS.replace("{criterion}", criterion).replace("{added}", added), "LOS012")
+
+
+def test_lint_accepts_one_of_several_losses(lint_is_clean):
+    """The one for evaluation may add up the losses of the samples."""
+    script = """
+def evaluate(model, loader, criteria):
+    total, count = 0.0, 0
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            total += criteria[1](model(x), y).item()
+            count += len(x)
+    return total / count
+"""
+    lint_is_clean(script, "LOS012")

@@ -480,6 +480,11 @@ PLAYERS_WITH_GRAPH = {
     "a reconstruction that is detached": players(LABELLED, "bce(D(fake), ones) + bce(D(fake), D(fake.detach()))"),
     "the critic raises both": players(LABELLED + " + bce(D(real.detach()), ones)", "bce(D(fake), ones)"),
     "methods": PLAYERS_HEAD + CLASSES.replace("{judged}", "fake"),
+    "samples of a method": PLAYERS_HEAD
+    + CLASSES.replace("fake = self.generator(z)\n", "noise, fake = self.generate(z)\n").replace("{judged}", "fake")
+    + """    def generate(self, z):
+        return z, self.generator(z).clamp(-1, 1)
+""",
     "a critic in two steps": PLAYERS_HEAD + """
 for step in range(50):
     real, fake = torch.randn(64, 2), G(torch.randn(64, 8))

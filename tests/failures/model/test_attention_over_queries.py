@@ -333,6 +333,18 @@ class Net(nn.Module):
 }
 
 POOLED_FINE = {
+    "weights of views, of the mean over all samples": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1, bias=False))
+
+    def forward(self, x):
+        views = torch.stack([self.q(x), self.v(x)], dim=1)
+        weights = torch.softmax(self.project(views).mean(dim=0), dim=0)
+        weights = weights.expand((views.shape[0],) + weights.shape)
+        return self.out((weights * views).sum(dim=1))
+""",
     **ADDITIVE_CORRECT,
     "clusters that add up the samples": POOLING
     % """assigned = F.softmax(self.v(x).mean(1), dim=1)

@@ -75,6 +75,18 @@ for epoch in range(5):
 """,
 }
 CORRECT = {
+    "backward of the module autograd": """
+import torch.autograd as autograd
+start = x.clone().requires_grad_(True)
+search = torch.optim.LBFGS([start])
+def closure():
+    search.zero_grad()
+    value = model(start).pow(2).mean()
+    autograd.backward(start, autograd.grad(value, start))
+    return value
+for epoch in range(5):
+    search.step(closure)
+""",
     "complete closure": """
 def closure():
     opt.zero_grad()

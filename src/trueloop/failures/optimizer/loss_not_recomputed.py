@@ -116,7 +116,7 @@ def _what_is_missing(source: SourceFile, step: Op, closure: Any) -> str:
     inside = ops_in_closure(source, step)
     backwards = [each for each in inside if each.kind is OpKind.BACKWARD]
     if backwards:
-        roots = {_root_name(each) for each in backwards}
+        roots = {_root_name(source, each) for each in backwards}
         bound = {each.id for each in nodes_in(closure, ast.Name) if isinstance(each.ctx, ast.Store)}
         bound |= {each.arg for each in nodes_in(closure, ast.arg)}
         is_old = all(each.calls[-1] is step.node for each in backwards) and "" not in roots and not roots & bound
@@ -131,10 +131,11 @@ def _what_is_missing(source: SourceFile, step: Op, closure: Any) -> str:
     return "the closure calls no `backward()`"
 
 
-def _root_name(backward: Op) -> str:
+def _root_name(source: SourceFile, backward: Op) -> str:
+    """Return x of ``x.backward()``; "" for other calls, such as ``autograd.backward(x)``."""
     match backward.node:
-        case ast.Call(func=ast.Attribute(attr="backward", value=ast.Name(id=name))):
-            return name
+        case ast.Call(func=ast.Attribute(attr="backward", value=ast.Name(id=name) as root)):
+            return "" if source.qualified_name(root).startswith("torch.") else name
         case _:
             return ""
 

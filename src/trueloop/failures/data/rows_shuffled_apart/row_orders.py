@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import assigned_value
@@ -27,7 +27,8 @@ _FILLED: Final = frozenset((
 _REDUCTIONS: Final = frozenset(("mean", "std", "max", "min", "sum", "var", "median"))
 _KEEPS_NUMBERS: Final = frozenset((
     "split", "chunk", "array_split", "enumerate", "tqdm", "tolist", "numpy", "list", "tensor", "from_numpy", "to",
-    "cpu", "array", "asarray", "long", "LongTensor", "int", "as_tensor", "iter", "cuda", "copy", "clone", "view",
+    "cpu", "array", "asarray", "long", "LongTensor", "int", "as_tensor", "iter", "cuda", "copy", "clone", "view", "cat",
+    "concat", "concatenate", "hstack", "append",
 ))  # fmt: skip
 """Functions whose result contains the same row numbers."""
 _CONVERSIONS: Final = _KEEPS_NUMBERS | {
@@ -625,9 +626,10 @@ def _reordered(rows: Rows, drawn: Order) -> Rows:
     return Rows(rows.roots, (*rows.order, *drawn), rows.numbers) if rows.order is not None and rows.roots else rows
 
 
-def _mixed(parts: Iterable[Rows]) -> Rows:
+def _mixed(parts: Sequence[Rows]) -> Rows:
     """Return the rows of a value that is computed from several."""
     found = [each for each in parts if each.roots]
     roots = frozenset(root for each in found for root in each.roots)
-    orders = {each.order for each in found}
-    return Rows(roots, next(iter(orders)) if len(orders) == 1 else None if orders else ())
+    orders, numbers = {each.order for each in found}, {each.numbers for each in parts} - {()}
+    order = next(iter(orders)) if len(orders) == 1 else None if orders else ()
+    return Rows(roots, order, next(iter(numbers)) if len(numbers) == 1 else None if numbers else ())

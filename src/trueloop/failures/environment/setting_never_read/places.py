@@ -50,9 +50,8 @@ def own_value(source: SourceFile, setting: Setting) -> Place | None:
         if found is None:
             shown = ast.unparse(node.func) if isinstance(node, ast.Call) else f"for {ast.unparse(node.target)}"
             text = f"`{shown}` has {name} {ast.unparse(value)}" if value is not None else f"`{shown}` gets no {name}"
-            default = setting.value
-            is_zero = isinstance(default, ast.Constant) and default.value in (0, None, False)
-            is_equal = is_zero if number is None else default is not None and ast.dump(number) == ast.dump(default)
+            default = setting.value.value if isinstance(setting.value, ast.Constant) else object()
+            is_equal = default in ((0, None, False) if number is None else (getattr(number, "value", None),))
             found = Place(node, text, is_equal)
     return None if setting.kind == "lr" and sets_in_groups(source.tree, "lr") else found
 

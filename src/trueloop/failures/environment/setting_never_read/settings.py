@@ -43,7 +43,7 @@ _HARMLESS: Final = re.compile(
 """Options without which the program trains the same, or which a launcher passes."""
 _KEPT: Final = re.compile(
     r"deprecat|un-?used|not (yet )?(used|implemented|supported)|ignor|obsolete|legacy|dummy|compat|reserved|todo|"
-    r"no effect",
+    r"no effect|jupyter|notebook|ipython",  # whose kernels pass "-f file"
     re.IGNORECASE,
 )
 _CONFIG: Final = re.compile(r"conf|cfg|arg|param|opt|setting|hyper|^hps?$", re.IGNORECASE)

@@ -364,6 +364,8 @@ def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
     else:
         values = [inner]
     is_loss = bool(values) and all(is_loss_call(source, each) or _is_loss_of_batch(each) for each in values)
+    # One of several losses, `losses[1](outputs, y)`, may be there because it has another reduction.
+    is_loss = is_loss and not any(isinstance(getattr(each, "func", None), ast.Subscript) for each in values)
     is_loss = is_loss or (isinstance(inner, ast.Name) and _is_sum_of_means(source, loop, inner))
     functions = [called_function(source, each) for each in values if isinstance(each, ast.Call)] if is_loss else []
     adds_up = any(".sum(" in ast.unparse(each) for each in functions if each is not None)

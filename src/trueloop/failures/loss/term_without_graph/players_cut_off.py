@@ -4,10 +4,11 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.possible_values import is_without_gradients, possible_values, unpacked_call
 from trueloop.analysis.queries.signed_terms import Term, jointly_minimised_terms, may_ascend, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.source_text import children
+from trueloop.core.source_text import children, nodes_in
 from trueloop.failures.loss.players_labelled_alike import judged_scores
 from trueloop.failures.loss.players_pull_alike import contents, is_network, network_names, scores_of
 
@@ -70,6 +71,17 @@ def _judged_by_critic(loss: Sequence[_Score], own: Sequence[_Score]) -> _Score |
     return next((each for each in same if each.sign == -own[0].sign and each.makers), None) if is_of_real else None
 
 
+def _is_made_inside(source: SourceFile, call: ast.Call, critic: frozenset[str]) -> bool:
+    """Return True for a call of a function that runs another network than the critic, and cuts no graph."""
+    function = called_function(source, call)
+    if function is None or any(each.attr in ("detach", "data") for each in nodes_in(function, ast.Attribute)):
+        return False
+    return any(
+        is_network(source, each) and not network_names(each) <= critic and not is_without_gradients(source, each)
+        for each in nodes_in(function, ast.Call)
+    )
+
+
 def _is_cut(source: SourceFile, nodes: Sequence[ast.AST], critic: frozenset[str], depth: int) -> bool:
     """Return True if no output of another network than the critic reaches some expressions with its graph."""
     for node in nodes if depth else ():
@@ -79,6 +91,8 @@ def _is_cut(source: SourceFile, nodes: Sequence[ast.AST], critic: frozenset[str]
             case ast.Call() if is_network(source, node) and not network_names(node) <= critic:
                 if not is_without_gradients(source, node):
                     return False
+            case ast.Call() if _is_made_inside(source, node, critic):
+                return False
             case ast.Name() | ast.Attribute():
                 call = unpacked_call(source, node)
                 values = [*possible_values(source, node), *([call] if call is not None else [])]

@@ -38,7 +38,7 @@ def find_pooling(source: SourceFile) -> Iterator[Hit]:
                 continue
             over = softmax_dimension(found.softmax)
             is_ones = over in _LAST and dimension == 1 and _is_single_score(source, found.scores)
-            is_over_batch = over == 0 and dimension > 0
+            is_over_batch = over == 0 and dimension > 0 and not _are_samples_reduced(source, found.scores)
             if over == 1 and dimension == 0:  # features of [T, B, ...]
                 is_over_batch = _is_single_score(source, found.scores, _ACTIVATIONS | _SQUEEZING)
             if (
@@ -180,6 +180,16 @@ def _is_single_score(source: SourceFile, scores: ast.expr, behind: frozenset[str
         for layer in _last_layers(source, each.func) if isinstance(each, ast.Call) else ():
             size = next((e.value for e in layer.keywords if e.arg == "out_features"), (*layer.args, None, None)[1])
             if last_name(layer.func) == "Linear" and integer(size) == 1:
+                return True
+    return False
+
+
+def _are_samples_reduced(source: SourceFile, scores: ast.expr) -> bool:
+    """Return True for ``self.score(x).mean(dim=0)``, whose first dimension is not that of the samples."""
+    for each in computed_from(source, scores, _MAX_DEPTH):
+        if isinstance(each, ast.Call) and last_name(each.func) in ("mean", "sum", "max", "amax", "select"):
+            given = [*each.args, *(word.value for word in each.keywords if word.arg in ("dim", "axis"))]
+            if any(integer(argument) == 0 for argument in given):
                 return True
     return False
 
