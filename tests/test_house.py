@@ -75,6 +75,7 @@ UNMIRRORED_FILES = {
         "gradient_calls",
         "hand_written_updates",
         "plain_forms",
+        "rewritten",
     )
 }
 UNMIRRORED_FOLDERS = {"browser", "deploy", "distributed", "faults", "guilty", "healthy", "promises"}
