@@ -415,6 +415,8 @@ class LossRecord:
     """Shape (N, C, positions) of logits that a view cut into rows of C; None = the classes were the last dimension."""
     unflattened: tuple[int, int] | None = None
     """First two sizes (A, B) of the input, which was flattened to A * B rows; None = it was not."""
+    first_position: int = 0
+    """Number of positions of the second dimension that a slice left out before the first one of the input."""
     bootstraps: bool = False
     """Whether the target is a constant plus a discounted value of the same parameters, with a graph."""
     input_range: tuple[float, float] | None = None
@@ -519,6 +521,31 @@ class LossEvaluated(Event):
     """LIVE: the loss; its ``last_operation`` is not read."""
     within_model: bool
     """Whether a model computes it within its own forward, which has not returned yet."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class DivergenceRead(Event):
+    """A backward pass starts from the sum of a KL divergence of normal distributions and a reconstruction loss.
+
+    The location is that of the reconstruction loss, if it is known.
+    """
+
+    weight: float
+    """Factor of the divergence, without that of its reduction; negative = it is maximised."""
+    reduction: str
+    """"sum", "mean", "rows" for the sum of each sample, averaged over the batch; "" = another one."""
+    loss_weight: float
+    """Same as ``weight``, for the reconstruction loss."""
+    loss_reduction: str
+    """Same as ``reduction``, for the reconstruction loss."""
+    rows: int
+    """Number of samples."""
+    codes: int
+    """Number of values of the code of a sample."""
+    values: int
+    """Number of values of a sample."""
+    samples_with_variance: bool
+    """Whether the noise in the code is multiplied with what the divergence takes as the variance."""
 
 
 class GraphNode(NamedTuple):

@@ -407,6 +407,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         else _normalised_over(normalised, found.source if normalised is logs else normalised, shape),
         flattened=_flattened_across(source, shape) if kind == "cross_entropy" else None,
         unflattened=_unflattened(found.source, shape),
+        first_position=_first_position(source) if kind == "cross_entropy" else 0,
         bootstraps=kind in ("mse", "smooth_l1", "huber") and _bootstraps(core),
         input_range=_range_of(core) if kind in ("nll", "bce_with_logits") else None,
         normalised_share=_normalised_share(core) if kind == "ctc" else None,
@@ -542,6 +543,17 @@ def _unflattened(source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] 
             return (made_from[0], made_from[1]) if is_flattened else None
         source = parent(source)
     return None
+
+
+def _first_position(source: Any) -> int:
+    """Return the start of a slice along the second dimension, between the last operation of a model and the loss."""
+    while (name := _name(source)) in RESHAPES or name == "Slice":
+        start = getattr(source, "_saved_start", None) or 0 if name == "Slice" else 0
+        made_from = input_shape(source)
+        if start and made_from is not None and _signed(source._saved_dim, len(made_from)) % len(made_from) == 1:  # noqa: SLF001
+            return start if start < 1 << 63 else start - (1 << 64) + made_from[1]
+        source = parent(source)
+    return 0
 
 
 def _bootstraps(core: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from trueloop.app.lint.lint_command import active_rules
 from trueloop.app.sanitizer.run_command import RunOptions, sanitize
+from trueloop.failures.load import find_failure
 from trueloop.failures.selection import select_failures
 from trueloop.lint.check_file import lint_text
 from trueloop.sanitizer.run_program import ProgramCommand
@@ -133,3 +135,13 @@ for _ in range(12):
     assert [(each["code"], each["line"]) for each in found["findings"] if each["severity"] != "note"] == [
         ("GRD016", 15)
     ]
+
+
+def test_the_linter_locates_what_a_run_only_sees_the_effect_of(report: Callable[..., dict[str, Any]]):
+    bad = find_failure("LOS018").failure.bad  # pyright: ignore[reportOptionalMemberAccess]
+    line = next(number for number, text in enumerate(bad.splitlines(), 1) if "for reward in rewards" in text)
+    [named] = report(bad)["findings"]
+    assert (named["code"], named["line"]) == ("LOS018", line)
+    [renamed] = report(re.sub(r"\breward(s?)\b", r"value\1", bad))["findings"]
+    assert renamed["code"] == "LOS018"
+    assert "loss.backward()" in bad.splitlines()[renamed["line"] - 1]

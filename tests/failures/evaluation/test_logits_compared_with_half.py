@@ -246,3 +246,62 @@ def test_lint_reports_counts_of_logits(lint_reports, head):
 )
 def test_lint_accepts_counts_of_probabilities_and_classes(lint_is_clean, call):
     lint_is_clean(HEAD + STATS + f"print({call})\n", "EVL017")
+
+
+RUN = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+v1 = torch.randn(64, 4)
+v2 = (v1[:, :3] > 0).float()
+v3 = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+v4 = torch.optim.SGD(v3.parameters(), lr=0.1)
+v5 = {loss}
+for v6 in range(12):
+    for v7 in torch.randperm(64).split(16):
+        v4.zero_grad()
+        v5(v3(v1[v7]), v2[v7]).backward()
+        v4.step()
+    v3.eval()
+    with torch.no_grad():
+        {judge}
+    v3.train()
+"""
+LOGITS = "nn.BCEWithLogitsLoss()"
+SQUASHING = """type("Net", (nn.Sequential,), {"forward": lambda s, x: (y := nn.Sequential.forward(s, x),
+    y if s.training else y.sigmoid())[1]})("""
+FAULTY_RUNS = {
+    "compared": (LOGITS, "v8 = (v3(v1) > 0.5).float()  # <- EVL017"),
+    "the other way round": (LOGITS, "v9 = v3(v1); v8 = (0.5 <= v9.view(-1)) == v2.view(-1)  # <- EVL017"),
+    "a method, after a copy to the same device": (LOGITS, "v8 = v3(v1).detach().cpu().ge(0.5)  # <- EVL017"),
+    "rounded, of a functional loss": (
+        "nn.functional.binary_cross_entropy_with_logits",
+        "v8 = torch.round(v3(v1)).eq(v2).all(1)  # <- EVL017",
+    ),
+}
+CORRECT_RUNS = {
+    "probabilities": (LOGITS, "v8 = v3(v1).sigmoid() > 0.5"),
+    "in place": (LOGITS, "v8 = v3(v1).sigmoid_() > 0.5"),
+    "logits and 0": (LOGITS, "v8 = v3(v1) > 0.0"),
+    "a search for the threshold": (LOGITS, "v8 = v3(v1); v9 = [(v8 > v10).eq(v2).sum() for v10 in (0.0, 0.5, 1.0)]"),
+    "another loss": ("nn.MSELoss()", "v8 = v3(v1) > 0.5"),
+    "one column": (LOGITS, "v8 = v3(v1)[:, 0] > 0.5"),
+    "the targets": (LOGITS, "v8 = v3(v1).sigmoid(); v9 = (v2 > 0.5) == (v8 > 0.5)"),
+    "printed": (LOGITS, "v8 = v3(v1).round(decimals=2)"),
+    "inputs": (LOGITS, "v8 = v3(v1); v9 = v1 > 0.5"),
+}
+
+
+@pytest.mark.parametrize(("loss", "judge"), FAULTY_RUNS.values(), ids=FAULTY_RUNS.keys())
+def test_run_reports_logits_compared_with_half(run_reports, loss, judge):
+    run_reports(RUN.format(loss=loss, judge=judge))
+
+
+@pytest.mark.parametrize(("loss", "judge"), CORRECT_RUNS.values(), ids=CORRECT_RUNS.keys())
+def test_run_accepts_other_comparisons(run_is_clean, loss, judge):
+    run_is_clean(RUN.format(loss=loss, judge=judge))
+
+
+def test_run_accepts_a_model_that_returns_probabilities_in_eval_mode(run_is_clean):
+    script = RUN.format(loss=LOGITS, judge="v8 = v3(v1) > 0.5").replace("nn.Sequential(nn", SQUASHING + "nn")
+    run_is_clean(script)

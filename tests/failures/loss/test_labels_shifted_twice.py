@@ -222,3 +222,56 @@ def test_lint_reports_labels_that_are_shifted_twice(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_labels_that_are_shifted_once(lint_is_clean, script):
     lint_is_clean(script, "LOS027")
+
+
+RUN = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+v0 = torch.randint(0, 9, (48, 14))
+v1 = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+v2 = torch.optim.SGD(v1.parameters(), lr=0.1)
+for v3 in v0.split(12):
+    {data}
+    v6 = v1(v4)
+    v7 = {loss}
+    v2.zero_grad()
+    v7.backward()
+    v2.step()
+"""
+MOVED = "v4, v5 = v3[:, :-1], v3[:, 1:]"
+PADDED = "v4, v5 = v3, torch.cat([v3[:, 1:], torch.full((12, 1), -100)], 1)"
+FLAT = "F.cross_entropy({}.reshape(-1, 9), {}.reshape(-1))"
+FAULTY_RUNS = {
+    "in the data and in the loss": (MOVED, FLAT.format("v6[:, :-1]", "v5[:, 1:]")),
+    "classes in the middle": (MOVED, "F.cross_entropy(v6[:, :-1].transpose(1, 2), v5[:, 1:])"),
+    "padded in the data": (PADDED, FLAT.format("v6[..., :-1, :]", "v5[..., 1:]")),
+    "padded in both": (PADDED, FLAT.format("v6", "F.pad(v5, (0, 1), value=-100)[:, 1:]")),
+    "a slice of both that begins later": (MOVED, FLAT.format("v6[:, 3:-1]", "v5[:, 4:]")),
+}
+CORRECT_RUNS = {
+    "in the data": (MOVED, FLAT.format("v6", "v5")),
+    "in the loss": ("v4 = v5 = v3", FLAT.format("v6[:, :-1]", "v5[:, 1:]")),
+    "padded": (PADDED, FLAT.format("v6", "v5")),
+    "without a prompt": (MOVED, FLAT.format("v6[:, 1:]", "v5[:, 1:]")),
+    "without a prompt, in the loss": ("v4 = v5 = v3", FLAT.format("v6[:, 3:-1]", "v5[:, 4:]")),
+    "two tokens": (
+        MOVED,
+        FLAT.format("v6", "v5") + " + " + FLAT.format("v6[:, :-1]", "v5[:, 1:]"),
+    ),
+    "equal tokens": ("v3 = v3 * 0; v4, v5 = v3[:, :-1], v3[:, 1:]", FLAT.format("v6[:, :-1]", "v5[:, 1:]")),
+    "tags": ("v4 = v3; v5 = v3 % 3", FLAT.format("v6", "v5")),
+}
+
+
+@pytest.mark.parametrize(("data", "loss"), FAULTY_RUNS.values(), ids=FAULTY_RUNS.keys())
+def test_run_reports_labels_that_are_shifted_twice(run, data, loss):
+    found = run(RUN.format(data=data, loss=loss)).reported_lines
+    assert found == {("LOS027", 13)}
+
+
+@pytest.mark.parametrize(("data", "loss"), CORRECT_RUNS.values(), ids=CORRECT_RUNS.keys())
+def test_run_accepts_labels_that_are_shifted_once(run, data, loss):
+    assert not [each for each, _ in run(RUN.format(data=data, loss=loss)).reported_lines if each == "LOS027"]

@@ -22,17 +22,22 @@ DECIDED_BY_RUN: Final = frozenset((
 For others, the detector and the rule find different forms: that the run has passed says nothing about the source.
 """
 
+LOCATED_BY_LINT: Final = frozenset(("LOS011", "LOS013", "LOS018", "LOS021", "LOS027"))
+"""Failures of which a run sees the effect, but not always the line: the finding of the linter takes its place."""
+
 
 def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
     """Return the report of a run with the errors and warnings that `trueloop lint` finds in the program's files.
 
-    A failure that fired in the run is not reported again, nor is a warning about one of `DECIDED_BY_RUN` that the run
-    has judged. The files are read together, so that what one passes to another is known.
+    A failure that fired in the run is not reported again, unless it is one of `LOCATED_BY_LINT`, nor is a warning about
+    one of `DECIDED_BY_RUN` that the run has judged. The files are read together, so that what one passes to another is
+    known.
 
     Cost: about 20 ms for each file of the program.
     """
     verdicts = {each.code: each.verdict for each in report.verdicts}
-    rules = [rule for rule in active_rules(selection) if verdicts.get(rule.failure.code) is not Verdict.FIRED]
+    fired = {code for code, verdict in verdicts.items() if verdict is Verdict.FIRED} - LOCATED_BY_LINT
+    rules = [rule for rule in active_rules(selection) if rule.failure.code not in fired]
     shown_absent = {code for code in DECIDED_BY_RUN if verdicts.get(code) is Verdict.PASSED}
     added: list[Finding] = []
     problems = list(report.problems)
@@ -49,9 +54,10 @@ def add_lint_findings(report: Report, selection: FailureSelection) -> Report:
     except Exception as error:  # noqa: BLE001 - the report of the run must not be lost
         problems.append(f"the program's files could not be linted: {type(error).__name__}: {error}")
     codes = {each.code for each in added}
+    kept = [each for each in report.findings if each.code not in codes & LOCATED_BY_LINT]
     return replace(
         report,
-        findings=tuple(sorted((*report.findings, *added), key=lambda each: by_importance(each)[:2])),
+        findings=tuple(sorted((*kept, *added), key=lambda each: by_importance(each)[:2])),
         verdicts=tuple(
             FailureVerdict(each.code, Verdict.FIRED, "found in the source") if each.code in codes else each
             for each in report.verdicts

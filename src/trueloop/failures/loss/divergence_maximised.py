@@ -20,7 +20,10 @@ When this is fine
     - The encoder of an adversarial model pushes codes away from the prior on purpose.
 
 How it is detected
-    Only the linter finds it, from the source code. It recognises the divergence by its terms: a logarithm of the
+    The sanitizer reads the divergence, by its terms, from the graph of its sum with a reconstruction loss, and reports
+    it if its factor is negative in 3 backward passes.
+
+    The linter finds it in the source code. It recognises the divergence by its terms: a logarithm of the
     variance, its exponential and a square. It follows the sign through factors, ``sum``, ``mean`` and variables, and
     reports a sum of minus the divergence and a reconstruction loss, if "loss" is in the name of the sum or of the
     function that returns it, or if ``backward()`` is called on the sum.
@@ -38,14 +41,42 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, without_conversions
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import DivergenceRead
 
 _RECONSTRUCTION: Final = re.compile(
     r"rec|bce|mse|loss|nll|cross_entropy|likelihood_loss|l1|(^|_)ce($|_)", re.IGNORECASE
 )
 _REDUCTIONS: Final = frozenset(("sum", "mean", "squeeze", "view", "reshape", "to", "float"))
 _MAX_DEPTH: Final = 12
+MIN_TIMES: Final = 3
+
+
+class Detector(BaseDetector):
+    """Counts the losses that contain minus a divergence."""
+
+    def __init__(self) -> None:
+        self._losses = self._times = 0
+
+    def on_divergence_read(self, event: DivergenceRead) -> Evidence | None:
+        """Return evidence for the third loss that a larger divergence makes smaller, next to a reconstruction."""
+        self._losses += 1
+        if event.weight >= 0 or event.loss_weight <= 0:
+            return None
+        self._times += 1
+        if self._times != MIN_TIMES:
+            return None
+        return Evidence(
+            message=f"The loss contains {event.weight:.3g} times the KL divergence: training makes the divergence "
+            "larger. Add it with a positive sign.",
+            location=event.location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no loss had a divergence."""
+        return "" if self._losses else "no loss was the sum of a KL divergence and a reconstruction loss"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -243,4 +274,5 @@ FAILURE = Failure(
     good=changed(BAD, {"kl = 0.5 * torch.mean": "kl = -0.5 * torch.mean"}),
     fix="Add the divergence to the loss with a positive sign.",
     rule=RULE,
+    detector=Detector,
 )

@@ -45,18 +45,22 @@ from trueloop.tracing.events import BackwardStarted, ModelCalled
 MIN_TOKENS: Final = 16  # that are compared with those of the model's input
 
 
-class Detector(BaseDetector):
-    """Compares the order of outputs and targets. Cost: 1 us for each loss; 20 us for targets that were copied."""
+class TokenReader(BaseDetector):
+    """Refers to the tokens that a language model gets."""
 
     def __init__(self) -> None:
-        self._tokens: Callable[[], Any] = lambda: None
+        self.tokens: Callable[[], Any] = lambda: None
         """Returns the latest input of a model in training that consists of integers; None if it was freed."""
 
     def on_model_called(self, event: ModelCalled) -> None:
         """Record the tokens that a model gets."""
         inputs = event.inputs
         if event.has_graph and inputs is not None and inputs.dim() == 2 and not inputs.is_floating_point():
-            self._tokens = weakref.ref(inputs)
+            self.tokens = weakref.ref(inputs)
+
+
+class Detector(TokenReader):
+    """Compares the order of outputs and targets. Cost: 1 us for each loss; 20 us for targets that were copied."""
 
     def on_backward_started(self, event: BackwardStarted) -> Iterator[Evidence]:
         """Return evidence for each loss whose targets are flattened in another order than its inputs."""
@@ -78,7 +82,7 @@ class Detector(BaseDetector):
 
     def _continue_tokens(self, targets: Any, first: int, second: int, ignored: int | None) -> bool:
         """Return True if the targets are the tokens of the model's input, shifted by one, in rows of ``first``."""
-        tokens = self._tokens()
+        tokens = self.tokens()
         if tokens is None or not tokens.is_cpu or not targets.is_cpu or targets.is_floating_point():
             return False
         if tuple(tokens.shape) not in ((first, second), (second, first)):

@@ -19,11 +19,15 @@ When this is fine
     - The model shifts, and the slice in the data removes a special token from inputs and labels alike.
 
 How it is detected
-    Only the linter finds it. Code that compares ``logits[:, :-1]`` with ``labels[:, 1:]`` in a method that gets the
-    labels, or a ``...ForCausalLM`` or ``...LMHeadModel`` that gets ``labels=``, shifts. If the same program also makes
-    labels by a slice from 1 on, while the inputs keep their first token, it shifts twice, unless a loss function gets
-    these labels. So does a program whose loss
-    compares such slices of outputs and labels, if its data is a pair such as ``t[:-1], t[1:]``.
+    The sanitizer compares the targets of a cross-entropy with the tokens that the model got. It reports two backward
+    passes whose targets are, at all positions, the token after the next one of the position of the output, if this is
+    the only cross-entropy.
+
+    The linter finds it in the source code. Code that compares ``logits[:, :-1]`` with ``labels[:, 1:]`` in a method
+    that gets the labels, or a ``...ForCausalLM`` or ``...LMHeadModel`` that gets ``labels=``, shifts. If the same
+    program also makes labels by a slice from 1 on, while the inputs keep their first token, it shifts twice, unless a
+    loss function gets these labels. So does a program whose loss compares such slices of outputs and labels, if its
+    data is a pair such as ``t[:-1], t[1:]``.
 
 References
     Hugging Face, "Causal language modeling", https://huggingface.co/docs/transformers/tasks/language_modeling
@@ -32,6 +36,7 @@ References
 """
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -41,12 +46,63 @@ from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import encloses, is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.loss.flattened_in_other_order import MIN_TOKENS, TokenReader
+from trueloop.tracing.events import BackwardStarted, LossRecord
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets"))
 _MANY: Final = re.compile(r":\s?-1\b")
 _SHIFTING_MODELS: Final = re.compile(r"ForCausalLM|LMHeadModel")
+MIN_TIMES: Final = 2
+MIN_OTHERS: Final = 0.1  # share of the targets that are not the next token, so that a repeated token proves nothing
+
+
+class Detector(TokenReader):
+    """Counts the losses whose targets are the tokens after the next ones. Cost: 30 us for each loss of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read = self._times = 0
+
+    def on_backward_started(self, event: BackwardStarted) -> Evidence | None:
+        """Return evidence for the second such loss: several losses may predict several tokens."""
+        losses = [each for each in event.losses if each.kind == "cross_entropy"]
+        if len(losses) != 1 or not self._skips_a_token(losses[0]):
+            return None
+        self._times += 1
+        if self._times != MIN_TIMES:
+            return None
+        return Evidence(
+            message="The target of each output is the token after the next one of the model's input: the labels are "
+            "shifted twice.",
+            location=losses[0].location or event.location,
+        )
+
+    def _skips_a_token(self, loss: LossRecord) -> bool:
+        """Return True if the target at each position is the token two positions later, and not the next one."""
+        tokens, targets = self.tokens(), loss.targets
+        if tokens is None or targets is None or not tokens.is_cpu or not targets.is_cpu or targets.is_floating_point():
+            return False
+        if targets.dim() == 1 and loss.unflattened is not None and math.prod(loss.unflattened) == len(targets):
+            targets = targets.reshape(loss.unflattened)
+        targets = targets.squeeze(1) if targets.dim() == 3 else targets  # as PyTorch gives (N, C, T) another dimension
+        if targets.dim() != 2 or len(targets) != len(tokens):
+            return False
+        self._read += 1
+        equal, count = list[int](), 0
+        for shift in (1, 2):
+            following = tokens[:, loss.first_position + shift :][:, : targets.shape[1]]
+            own = targets[:, : following.shape[1]]
+            counted = own != loss.ignore_index
+            equal.append(int(((own == following) & counted).sum()))
+            count = int(counted.sum())
+        return count >= MIN_TOKENS and equal[1] == count and equal[0] < (1 - MIN_OTHERS) * count
+
+    def inconclusive(self) -> str:
+        """Return a reason if no loss compared outputs with tokens."""
+        return "" if self._read else "no loss compared the outputs of a model for tokens with targets"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -246,4 +302,5 @@ FAILURE = Failure(
     good=changed(BAD, {"text[1:] + [-100] for": "list(text) for"}),
     fix="Shift the labels in the data or in the model, not in both.",
     rule=RULE,
+    detector=Detector,
 )

@@ -24,7 +24,11 @@ When this is fine
     - Both terms are divided by the number of values later.
 
 How it is detected
-    Only the linter finds it, from the source code: in one sum, a ``kl_divergence``, or the formula of that of a normal
+    The sanitizer reads the divergence, by its terms, and the reconstruction loss from the graph of their sum. It
+    reports them if one is summed and the other is averaged, if no weight outside of 0.1 to 10 makes up for it, and if
+    this changes their ratio by 4 or more.
+
+    The linter finds it in the source code: in one sum, a ``kl_divergence``, or the formula of that of a normal
     distribution, with ``torch.sum`` over all dimensions and no weight below 1, and a loss function with
     ``reduction="mean"`` or the mean of squares; or ``torch.mean`` and ``reduction="sum"``. The sum
     over ``dim=1`` with the mean over the batch, or the sum divided by the batch size, counts as well, if a sample has
@@ -46,8 +50,10 @@ from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.possible_values import default_of, origins, possible_values
 from trueloop.analysis.queries.shuffled_loaders import function_called
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import dotted_name, integer, nodes_in
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import DivergenceRead
 
 _LOSS_FUNCTIONS: Final = frozenset((
     "mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "smooth_l1_loss",
@@ -57,6 +63,13 @@ _MAX_DEPTH: Final = 4
 MANY_VALUES: Final = 64  # values of a sample, from which the mean over them is far from their sum
 
 MAX_WEIGHT: Final = 10  # a larger one may be the number of values
+MIN_WEIGHT: Final = 0.1  # a smaller one may make up for the difference
+MIN_RATIO: Final = 4
+_WORDS: Final = {
+    "sum": "summed over the batch",
+    "mean": "averaged over the batch and all values",
+    "rows": "averaged over the batch, as a sum for each sample",
+}
 _BATCH_SIZE: Final = re.compile(r"len\(\w+\)|[\w.]+\.(size\(0\)|shape\[0\])|(\w+\.)?batch_?size", re.IGNORECASE)
 
 
@@ -67,6 +80,34 @@ class _Term(NamedTuple):
     reduction: str
     """ "sum" or "mean", over all dimensions; "rows" = the sum of each sample, averaged over the batch."""
     node: ast.expr
+
+
+class Detector(BaseDetector):
+    """Compares how the divergence and the reconstruction loss of a model are reduced."""
+
+    def __init__(self) -> None:
+        self._found = self._reported = False
+
+    def on_divergence_read(self, event: DivergenceRead) -> Evidence | None:
+        """Return evidence for the first divergence that is reduced in another way than the reconstruction."""
+        self._found = True
+        reductions = {event.reduction, event.loss_reduction}
+        is_plain = all(MIN_WEIGHT <= each <= MAX_WEIGHT for each in (event.weight, event.loss_weight))
+        by_sums = 1 if "sum" not in reductions else event.rows
+        by_means = 1 if "mean" not in reductions else event.codes if event.reduction == "mean" else event.values
+        few = MIN_RATIO if "sum" in reductions or event.reduction == "mean" else MANY_VALUES
+        if self._reported or len(reductions - {""}) < 2 or not is_plain or by_sums * by_means < few:
+            return None
+        self._reported = True
+        return Evidence(
+            message=f"The reconstruction loss is {_WORDS[event.loss_reduction]}, but the KL divergence is "
+            f"{_WORDS[event.reduction]}: this makes one {by_sums * by_means} times as important as the other.",
+            location=event.location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no loss had a divergence."""
+        return "" if self._found else "no loss was the sum of a KL divergence and a reconstruction loss"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -83,14 +124,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         if divergence.reduction == "rows" and reconstruction.reduction == "mean" and not _has_many_values(source):
             continue
-        words = {
-            "sum": "summed over the batch",
-            "mean": "averaged over the batch and all values",
-            "rows": "averaged over the batch, as a sum for each sample",
-        }
         yield Hit(
-            message=f"The reconstruction loss is {words[reconstruction.reduction]}, but the KL divergence is "
-            f"{words[divergence.reduction]}: one outweighs the other by about {_ratio(divergence, reconstruction)}.",
+            message=f"The reconstruction loss is {_WORDS[reconstruction.reduction]}, but the KL divergence is "
+            f"{_WORDS[divergence.reduction]}: one outweighs the other by about {_ratio(divergence, reconstruction)}.",
             node=reconstruction.node,
             related=((divergence.node, "the KL divergence"), (node, "added here")),
         )
@@ -340,4 +376,5 @@ FAILURE = Failure(
     ),
     fix="Sum both terms, then divide both by the batch size.",
     rule=RULE,
+    detector=Detector,
 )

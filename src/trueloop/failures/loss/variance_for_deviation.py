@@ -23,13 +23,16 @@ When this is fine
     - ``exp(log_var)`` is the variance of ``GaussianNLLLoss``, or the diagonal of a covariance.
 
 How it is detected
-    Only the linter finds it: a deviation is computed as ``exp`` of a variable, and another line takes the same variable
-    as a log-variance: the formula of the KL divergence, or ``exp(0.5 * log_var)`` if it is called log-variance. Or the
-    Gaussian loss gets a value that is called std, that is a root, or that the program also uses as a deviation: in
-    ``Normal``, as a factor of noise, or in the half width ``1.96 * sigma``. Or one of these uses gets a value called
-    variance that the program takes as a variance elsewhere, or that is a square. Values are followed through variables,
-    parameters and the outputs of modules. Or noise is mixed in as ``a.sqrt() * x + (1 - a) * noise``, where the second
-    factor has to be a root as well.
+    The sanitizer reads the KL divergence of a model, by its terms, from the graph of its sum with a reconstruction
+    loss. It reports that noise is multiplied with the same exponential that the divergence takes as the variance.
+
+    The linter finds it in the source code: a deviation is computed as ``exp`` of a variable, and another line takes the
+    same variable as a log-variance: the formula of the KL divergence, or ``exp(0.5 * log_var)`` if it is called
+    log-variance. Or the Gaussian loss gets a value that is called std, that is a root, or that the program also uses as
+    a deviation: in ``Normal``, as a factor of noise, or in the half width ``1.96 * sigma``. Or one of these uses gets a
+    value called variance that the program takes as a variance elsewhere, or that is a square. Values are followed
+    through variables, parameters and the outputs of modules. Or noise is mixed in as
+    ``a.sqrt() * x + (1 - a) * noise``, where the second factor has to be a root as well.
 
 References
     Kingma and Welling, "Auto-Encoding Variational Bayes", 2014, arXiv:1312.6114
@@ -45,8 +48,10 @@ from typing import Any, Final
 from trueloop.analysis.queries.deviations import deviations, stored_values
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name, unparse
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import DivergenceRead
 
 _PART: Final = r"(?:log_?var|log_?variance|lnvar|logv|log_?sigma_?(?:2|sq|squared))"
 _LOG_VARIANCE: Final = rf"\w*?{_PART}\w*"
@@ -73,6 +78,29 @@ _VARIANCE_NAME: Final = re.compile(
 _STD_NAME: Final = re.compile(r"(?<!log)(?<!log_)(^|_)(std|stds|stdev|stddev|std_?dev|sd)($|_)", re.IGNORECASE)
 _SHAPING: Final = frozenset(("view", "reshape", "unsqueeze", "expand", "gather", "to", "index_select"))
 _ROOTS: Final = ("sqrt(", "sqrt(self.")
+
+
+class Detector(BaseDetector):
+    """Judges the noise in the code of a variational autoencoder."""
+
+    def __init__(self) -> None:
+        self._found = self._reported = False
+
+    def on_divergence_read(self, event: DivergenceRead) -> Evidence | None:
+        """Return evidence for the first noise that is multiplied with the variance."""
+        self._found = True
+        if self._reported or not event.samples_with_variance:
+            return None
+        self._reported = True
+        return Evidence(
+            message="The noise of the code is multiplied with the exponential that the KL divergence takes as the "
+            "variance. The deviation is its square root: `exp(0.5 * log_var)`.",
+            location=event.location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no loss had a divergence."""
+        return "" if self._found else "no loss was the sum of a KL divergence and a reconstruction loss"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -353,4 +381,5 @@ FAILURE = Failure(
     good=changed(BAD, {"torch.exp(log_var)": "torch.exp(0.5 * log_var)"}),
     fix="Pass the variance or the deviation, whichever is expected; the deviation is exp(0.5 * log_var).",
     rule=RULE,
+    detector=Detector,
 )

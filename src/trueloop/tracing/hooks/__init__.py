@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.hooks.backward import Backward
 from trueloop.tracing.hooks.clipping import Clipping
+from trueloop.tracing.hooks.divergences import Divergences
 from trueloop.tracing.hooks.dropouts import Dropouts
 from trueloop.tracing.hooks.grad_modes import GradModes
 from trueloop.tracing.hooks.gradient_calls import GradientCalls
@@ -64,6 +65,7 @@ def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
         LossLines(stream, program),
         LossGraphs(stream, program),
         ModuleCalls(stream, program),
+        Divergences(stream, program),
         Dropouts(stream, program),
         Modes(stream, program),
         GradModes(stream, program),

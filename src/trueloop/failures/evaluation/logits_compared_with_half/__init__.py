@@ -17,11 +17,14 @@ Fix
 
 When this is fine
     - The model applies a sigmoid in eval mode, or the outputs are probabilities from another function.
-    - The threshold of the logits was tuned on validation data.
+    - The threshold of the logits was tuned on validation data, or several are compared.
     - Another model of the program, trained with another loss, returns probabilities.
 
 How it is detected
-    Only the linter finds it, from the source code: the program uses ``BCEWithLogitsLoss`` or its functional
+    The sanitizer reads the outputs of models for which a binary cross-entropy with logits was computed. It reports a
+    line that compares all of them with 0.5, and with no other number, or rounds them, if some are below 0 or above 1.
+
+    The linter finds it in the source code: the program uses ``BCEWithLogitsLoss`` or its functional
     form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
     without a sigmoid in between, or a variable called logits is compared with a constant between 0 and 1, such as
     0.5, or a setting with such a value, or rounded to a class, or given to
@@ -38,6 +41,7 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from trueloop.analysis.operations import OpKind
@@ -45,8 +49,12 @@ from trueloop.analysis.queries.batch_loops import function_of, is_label, without
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import Event, Ref, WatchEnded
+
+HALF: Final = 0.5
 
 _LOGIT_LOSSES: Final = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
 _CLASS_LOSSES: Final = ("CrossEntropyLoss", "cross_entropy")
@@ -56,6 +64,45 @@ _SIGMOID_CALLS: Final = ("sigmoid", "expit")
 _LOGITS: Final = re.compile(r"(^|_)logits?($|_)", re.IGNORECASE)
 _SHAPING: Final = frozenset(("squeeze", "view", "reshape", "flatten", "unsqueeze", "ravel"))
 _MAX_DEPTH: Final = 5
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LogitsCompared(Event):
+    """All outputs of a model that are logits were compared with a number, or rounded."""
+
+    model: Ref
+    number: float
+    """The number, 0.5 for rounding."""
+    values: tuple[float, float]
+    """Smallest and largest logit; at least one is no probability."""
+
+
+class Detector(BaseDetector):
+    """Collects the numbers with which each line compares logits, and judges them at the end of the program."""
+
+    def __init__(self) -> None:
+        self._lines = dict[CodePosition | None, list[LogitsCompared]]()
+
+    def on_logits_compared(self, event: LogitsCompared) -> None:
+        """Record one comparison."""
+        self._lines.setdefault(event.location, []).append(event)
+
+    def on_watch_ended(self, event: WatchEnded) -> Iterator[Evidence]:
+        """Return evidence for each line that compares logits with 0.5 only: others may look for the best threshold."""
+        for location, each in self._lines.items():
+            if {one.number for one in each} == {HALF}:
+                low, high = each[0].values
+                yield Evidence(
+                    message=f"The outputs of `{each[0].model.name}`, from {low:.3g} to {high:.3g}, are compared with "
+                    "0.5 or rounded, as if they were probabilities. But the loss takes them as logits: a logit of 0 is "
+                    "a probability of 0.5.",
+                    location=location,
+                    first_update=each[0].update,
+                )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no logits were compared."""
+        return "" if self._lines else "no logits were compared with a number"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -290,4 +337,5 @@ FAILURE = Failure(
     good=changed(BAD, {"predicted = model(x) > 0.5": "predicted = torch.sigmoid(model(x)) > 0.5"}),
     fix="Compare the sigmoid of the logits with 0.5, or the logits with 0.",
     rule=RULE,
+    detector=Detector,
 )

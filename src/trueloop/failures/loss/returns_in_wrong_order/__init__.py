@@ -22,7 +22,11 @@ When this is fine
     - A running discounted sum of past rewards normalises them, and is not stored for each step.
 
 How it is detected
-    Only the linter finds it: a loop over rewards contains ``total = reward + gamma * total`` and stores
+    The sanitizer reads the weights of the log-probabilities in a loss, in the order in which these were computed. It
+    searches the program's variables for a list of as many numbers, from which the weights follow exactly: as its
+    discounted sums from the first number on, or as its returns in reversed order. They may be normalised.
+
+    The linter finds it in the source code: a loop over rewards contains ``total = reward + gamma * total`` and stores
     ``total`` in a list. It is reported if it runs forwards, or if it runs backwards and appends, unless the file
     reverses anything else. The same sum in ``itertools.accumulate`` is judged in the same way.
 
@@ -36,17 +40,55 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in, walk
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import Event
 
 _REWARDS: Final = re.compile(r"reward|(^|_)(rs?|rews?)($|_)", re.IGNORECASE)
 _DISCOUNT: Final = re.compile(r"gamma|discount", re.IGNORECASE)
 _REVERSALS: Final = frozenset(("appendleft", "flip", "flipud", "reverse", "reversed", "inverse"))
 _MIN_DISCOUNT: Final = 0.8
+MIN_TIMES: Final = 2
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class DiscountedSumsRead(Event):
+    """The weights of log-probabilities in a loss are discounted sums of rewards in the wrong order."""
+
+    order: str
+    """"past" for the sums from the first reward on, "reversed" for the returns in the opposite order."""
+    steps: int
+
+
+class Detector(BaseDetector):
+    """Counts the losses with discounted sums in the wrong order."""
+
+    def __init__(self) -> None:
+        self._times = 0
+
+    def on_discounted_sums_read(self, event: DiscountedSumsRead) -> Evidence | None:
+        """Return evidence for the second such loss."""
+        self._times += 1
+        if self._times != MIN_TIMES:
+            return None
+        sums = {
+            "past": "the discounted sum of the rewards up to its own step instead of those from its step on",
+            "reversed": "the return of the step that is as far from the last one as its own is from the first",
+        }
+        return Evidence(
+            message=f"Each of the {event.steps} log-probabilities in the loss is multiplied with {sums[event.order]}.",
+            location=event.location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if there was no such loss."""
+        return "" if self._times else "no loss had one term for each step of an episode"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -252,4 +294,5 @@ FAILURE = Failure(
     ),
     fix="Loop over reversed(rewards), and store each return with insert(0, ...).",
     rule=RULE,
+    detector=Detector,
 )
