@@ -338,3 +338,67 @@ def test_run_accepts_a_series_that_grows(run_is_clean):
         "x = torch.randn(300, 6) * scale + 4 * scale", "x = torch.arange(300.0)[:, None] ** 2 + torch.rand(6)"
     )
     run_is_clean(script + "train(Scaler().apply(x[:200]), y[:200])\nevaluate(Scaler().apply(x[200:]) * 1.5)\n")
+
+
+PREDICTOR = """
+import json
+import torch
+from torch import nn
+
+class Predictor:
+    def __init__(self, path):
+        saved = torch.load(path, weights_only=True)
+        {read}
+        self.model = nn.Linear(4, 3)
+        self.model.load_state_dict(saved["weights"])
+        self.model.eval()
+
+    @torch.no_grad()
+    def __call__(self, readings):
+        x = torch.tensor(readings).unsqueeze(0)
+        {use}
+        return self.model(x).argmax(1)
+"""
+FUNCTION = """
+import torch
+from torch import nn
+
+def predict(path, x):
+    saved = torch.load(path, weights_only=True)
+    {read}
+    model = nn.Linear(4, 3)
+    model.load_state_dict(saved["weights"])
+    model.eval()
+    with torch.inference_mode():
+        return model({x})
+"""
+BOTH = 'self.mean, self.std = saved["mean"], saved["std"]'
+UNREAD = {
+    "two attributes": PREDICTOR.format(read=BOTH + "  # <- DAT035", use="pass"),
+    "one attribute": PREDICTOR.format(read='self.x_mean = saved["stats"]["mean"]  # <- DAT035', use="pass"),
+    "a file of their own": PREDICTOR.format(
+        read='stats = json.load(open(path + ".json"))\n        self.std = torch.tensor(stats["std"])  # <- DAT035',
+        use="pass",
+    ),
+    "variables": FUNCTION.format(read='mean, std = saved["mean"], saved["std"]  # <- DAT035', x="x"),
+}
+READ = {
+    "applied": PREDICTOR.format(read=BOTH, use="x = (x - self.mean) / self.std"),
+    "applied to variables": FUNCTION.format(read='mean, std = saved["mean"], saved["std"]', x="(x - mean) / std"),
+    "read by the caller": PREDICTOR.format(read=BOTH, use="pass")
+    + "p = Predictor('a.pt')\nprint(p((torch.randn(4) - p.mean) / p.std))\n",
+    "a part of the model": PREDICTOR.format(read=BOTH, use="pass").replace(
+        "self.model.eval()", "self.norm = Normalize(**vars(self))"
+    ),
+    "no statistics": PREDICTOR.format(read='self.epoch = saved["epoch"]', use="pass"),
+}
+
+
+@pytest.mark.parametrize("script", UNREAD.values(), ids=UNREAD)
+def test_lint_reports_loaded_statistics_that_are_never_read(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", READ.values(), ids=READ)
+def test_lint_accepts_loaded_statistics_that_are_read(lint_codes, script):
+    assert "DAT035" not in lint_codes(script)

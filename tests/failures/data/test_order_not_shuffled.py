@@ -596,8 +596,128 @@ for epoch in range(3):
         loss.backward()
         optimizer.step()
 """,
+    "indices in their order": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+def batches(x, y, order, size):
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        yield x[rows], y[rows]
+for epoch in range(3):
+    order = torch.arange(len(x))  # <- DAT003
+    for a, b in batches(x, y, order, 32):
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+    "split indices": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+for epoch in range(3):
+    for rows in torch.arange(len(x)).split(32):  # <- DAT003
+        a, b = x[rows], y[rows]
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+    "a generator of slices": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+def batches(inputs, labels, size=32):
+    for i in range(0, len(inputs), size):  # <- DAT003
+        yield inputs[i : i + size], labels[i : i + size]
+def fit(inputs, labels):
+    criterion = nn.CrossEntropyLoss()
+    for a, b in batches(inputs, labels):
+        optimizer.zero_grad()
+        criterion(model(a), b).backward()
+        optimizer.step()
+for epoch in range(3):
+    fit(x, y)
+""",
+    "a list of numbers": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+numbers = list(range(len(x)))
+for epoch in range(3):
+    for s in range(0, len(numbers), 32):
+        rows = numbers[s : s + 32]
+        targets = y[rows]
+        loss = F.cross_entropy(model(x[rows]), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""".replace("list(range(len(x)))", "list(range(len(x)))  # <- DAT003"),
 }
 SLICES_FINE = {
+    "indices in a random order": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+def batches(x, y, order, size):
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        yield x[rows], y[rows]
+for epoch in range(3):
+    for a, b in batches(x, y, torch.randperm(len(x)), 32):
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+model.eval()
+with torch.no_grad():
+    for a, b in batches(x, y, torch.arange(len(x)), 32):
+        print((model(a).argmax(1) == b).float().mean())
+""",
+    "indices that are shuffled in place": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+numbers = list(range(len(x)))
+for epoch in range(3):
+    random.shuffle(numbers)
+    for s in range(0, len(numbers), 32):
+        rows = numbers[s : s + 32]
+        targets = y[rows]
+        loss = F.cross_entropy(model(x[rows]), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "indices that are shuffled by an option": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+def fit(shuffle):
+    for epoch in range(3):
+        order = np.arange(len(x))
+        if shuffle:
+            order = np.random.permutation(order)
+        for s in range(0, len(order), 32):
+            rows = order[s : s + 32]
+            targets = y[rows]
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), targets).backward()
+            optimizer.step()
+fit(shuffle=True)
+""",
+    "all samples in each step": """
+y = torch.cat([torch.full((200,), c) for c in range(4)])
+x = torch.randn(800, 6) + y[:, None]
+rows = torch.arange(len(x))
+targets = y[rows]
+for epoch in range(3):
+    for part in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[rows]), targets).backward()
+        optimizer.step()
+""",
+    "labels in any order, read in order": """
+y = torch.randint(0, 4, (800,))
+x = torch.randn(800, 6) + y[:, None]
+for epoch in range(3):
+    for rows in torch.arange(len(x)).split(32):
+        a, b = x[rows], y[rows]
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
     "samples in a random order": """
 x, y = map(torch.from_numpy, make(200, 4))
 for epoch in range(3):

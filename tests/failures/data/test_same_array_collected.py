@@ -470,3 +470,83 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+EPISODES = """
+import random
+import torch
+from torch import nn
+
+class Agent:
+    def __init__(self):
+        self.net = nn.Linear(4, 2)
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+        self.replay = []
+        self.states, self.rewards = [], []
+    def begin(self):
+        {begin}
+    def record(self, state, reward):
+        self.states.append(state)
+        self.rewards.append(reward)
+    def store(self):
+        {store}
+    def update(self):
+        states, rewards = random.choice(self.replay)
+        loss = (self.net(torch.stack(states)).mean(1) - torch.tensor(rewards)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+agent = Agent()
+for episode in range(50):
+    agent.begin()
+    for t in range(20):
+        agent.record(torch.randn(4), random.random())
+    agent.store()
+    agent.update()
+"""
+CLEAR = "self.states.clear()\n        self.rewards.clear()"
+LOCAL = """
+import torch
+from torch import nn
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+episodes, steps = [], []
+for episode in range(20):
+    {first}
+    for t in range(5):
+        steps.append(torch.randn(4))
+    {store}
+for steps in episodes:
+    loss = model(torch.stack(steps)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+EMPTIED = {
+    "two lists": EPISODES.format(begin=CLEAR, store="self.replay.append((self.states, self.rewards))  # <- DAT021"),
+    "lists in a list": EPISODES.format(
+        begin="pass", store=f"self.replay.append([self.states, self.rewards])  # <- DAT021\n        {CLEAR}"
+    ).replace("append([self.states, self.rewards])", "append((self.states, self.rewards))"),
+    "variables": LOCAL.format(first="steps.clear()", store="episodes.append(steps)  # <- DAT021"),
+    "emptied at the end": LOCAL.format(first="pass", store="episodes.append(steps)  # <- DAT021\n    steps.clear()"),
+}
+NOT_EMPTIED = {
+    "copies": EPISODES.format(begin=CLEAR, store="self.replay.append((list(self.states), self.rewards[:]))"),
+    "new lists": EPISODES.format(
+        begin="self.states, self.rewards = [], []", store="self.replay.append((self.states, self.rewards))"
+    ),
+    "tensors": LOCAL.format(first="steps.clear()", store="episodes.append(torch.stack(steps))"),
+    "extended": LOCAL.format(first="steps.clear()", store="episodes.append(steps[:])"),
+    "a new list after it": LOCAL.format(first="pass", store="episodes.append(steps)\n    steps = []"),
+    "both are emptied": LOCAL.format(first="steps.clear()\n    episodes.clear()", store="episodes.append(steps)"),
+}
+
+
+@pytest.mark.parametrize("script", EMPTIED.values(), ids=EMPTIED)
+def test_lint_reports_stored_lists_that_are_emptied(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", NOT_EMPTIED.values(), ids=NOT_EMPTIED)
+def test_lint_accepts_lists_that_are_copied_or_replaced(lint_codes, script):
+    assert "DAT021" not in lint_codes(script)

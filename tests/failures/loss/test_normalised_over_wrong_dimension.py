@@ -314,3 +314,61 @@ def test_lint_accepts_single_samples_of_a_fragment(lint_is_clean, change):
     for old, new in change.items():
         script = script.replace(old, new)
     lint_is_clean(script, "LOS007")
+
+
+READ = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+class Ranker(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.answers = nn.Linear(6, 6)
+        self.log_softmax = nn.LogSoftmax(dim=0)
+    def forward(self, question, options):
+        scores = (self.answers(options) * question.unsqueeze(1)).sum(2) / 6**0.5
+        return {output}
+model = Ranker()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+options, questions, chosen = torch.randn(32, 4, 6), torch.randn(32, 6), torch.randint(4, (32,))
+for rows in torch.randperm(32).split(8):
+    out = model(questions[rows], options[rows])
+    loss = F.nll_loss(out, {target})
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    print({read})
+"""
+
+
+def reading(output: str, read: str, target: str = "chosen[rows]") -> str:
+    return READ.format(output=output, read=read, target=target)
+
+
+@pytest.mark.parametrize(
+    ("output", "read"),
+    [
+        ("self.log_softmax(scores)", "(out.argmax(1) == chosen[rows]).float().mean()"),
+        ("F.log_softmax(scores, dim=0)", "torch.max(out, 1)[1]"),
+        ("torch.log_softmax(scores, 0)", "out.gather(dim=1, index=chosen[rows].unsqueeze(1))"),
+        ("scores.log_softmax(0)", "model(questions, options).max(dim=1).indices"),
+    ],
+)
+def test_lint_reports_a_softmax_whose_classes_are_read_in_dimension_1(lint_reports, output, read):
+    lint_reports(reading(output + "  # <- LOS007", read))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        reading("F.log_softmax(scores, dim=1)", "out.argmax(1)"),
+        reading("F.log_softmax(scores, dim=0)", "out.argmax(0)"),
+        reading("F.log_softmax(scores, dim=0)", "out.argmax(-1)"),
+        reading("F.log_softmax(scores @ scores.T, dim=0)", "out.argmax(1)", "torch.arange(8)"),
+        reading("F.log_softmax(scores, dim=0)", "options.argmax(1)"),
+    ],
+    ids=["classes", "read in dimension 0", "the last dimension", "pairs", "another tensor"],
+)
+def test_lint_accepts_other_readings(lint_is_clean, script):
+    lint_is_clean(script, "LOS007")

@@ -315,8 +315,90 @@ class Objective:
 def penalty_of(out):
     return out.abs().mean()
 """,
+    "the overlap of a mask": """
+class Overlap(nn.Module):
+    def __init__(self, smooth=1.0):
+        super().__init__()
+        self.smooth = smooth
+    def forward(self, outputs, targets):
+        probs = (torch.sigmoid(outputs) > 0.5).float()  # <- LOS009
+        probs, targets = probs.flatten(1), targets.flatten(1)
+        overlap = (2 * (probs * targets).sum(1) + self.smooth) / (probs.sum(1) + targets.sum(1) + self.smooth)
+        return 1 - overlap.mean()
+class Both(nn.Module):
+    def __init__(self, w=0.2):
+        super().__init__()
+        self.overlap, self.w = Overlap(), w
+    def forward(self, outputs, targets):
+        bce = F.binary_cross_entropy_with_logits(outputs, targets)
+        return self.w * bce + (1 - self.w) * self.overlap(outputs, targets)
+criterion = Both()
+for a, labels in batches:
+    loss = criterion(model(a), labels)
+    loss.backward()
+""",
+    "the predicted classes": """
+for a, labels in batches:
+    out = model(a)
+    wrong = (out.argmax(1) != labels).float().mean()  # <- LOS009
+    loss = F.cross_entropy(out, labels) + 0.5 * wrong
+    loss.backward()
+""",
+    "rounded outputs": """
+for a, labels in batches:
+    out = model(a)
+    distance = torch.abs(torch.round(out) - labels).mean()  # <- LOS009
+    loss = F.mse_loss(out, labels) + 0.1 * distance
+    loss.backward()
+""",
+    "a count of positive outputs": """
+for a, labels in batches:
+    out = model(a)
+    sparsity = out.gt(0.5).float().mean()  # <- LOS009
+    (F.mse_loss(out, labels) + 0.01 * sparsity).backward()
+""",
 }
 WITH_GRAPH = {
+    "the overlap of probabilities": """
+def overlap(outputs, targets):
+    probs = torch.sigmoid(outputs).flatten(1)
+    masks = (targets > 0.5).float().flatten(1)
+    return 1 - ((2 * (probs * masks).sum(1) + 1) / (probs.sum(1) + masks.sum(1) + 1)).mean()
+for a, labels in batches:
+    out = model(a)
+    loss = F.binary_cross_entropy_with_logits(out, labels) + overlap(out, labels)
+    loss.backward()
+""",
+    "confident samples only": """
+for a, b, labels in batches:
+    out = model(a)
+    sure = (b.softmax(1).max(1).values > 0.9).float()
+    guess = b.argmax(1)
+    loss = F.cross_entropy(out, labels) + 0.5 * (F.cross_entropy(out, guess, reduction="none") * sure).mean()
+    loss.backward()
+""",
+    "a hard step with the gradient of a soft one": """
+for a, labels in batches:
+    soft = torch.sigmoid(model(a))
+    hard = (soft > 0.5).float() - soft.detach() + soft
+    loss = F.mse_loss(soft, labels) + 0.1 * hard.mean()
+    loss.backward()
+""",
+    "the share of positive targets": """
+for a, labels in batches:
+    out = model(a)
+    share = (labels > 0.5).float().mean()
+    loss = F.mse_loss(out, labels) + (out.mean() - share).abs()
+    loss.backward()
+""",
+    "an accuracy for the log": """
+for a, labels in batches:
+    out = model(a)
+    accuracy = (out.argmax(1) == labels).float().mean()
+    loss = F.cross_entropy(out, labels) + 0.1 * out.abs().mean()
+    loss.backward()
+    print(loss.item() + accuracy)
+""",
     "a log": """
 for a, b in batches:
     loss = F.mse_loss(model(a), b)

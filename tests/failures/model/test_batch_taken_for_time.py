@@ -358,7 +358,34 @@ LINT_BROKEN = {
     "the mean": ("nn.LSTM(3, width)", ["out, _ = self.rnn(x)", "return self.head(out.mean(dim=1))"]),
     "told so": ("nn.RNN(3, width, batch_first=False)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),
 }
+LINT_BROKEN |= {
+    "one feature per value": (
+        "nn.LSTM(1, width)", ["out, _ = self.rnn(x.unsqueeze(-1))", "return self.head(out[:, -1])"]
+    ),
+    "one feature by its number": (
+        "nn.GRU(1, width)", ["out, _ = self.rnn(x.unsqueeze(2))", "return self.head(out[:, -1, :])"]
+    ),
+    "one feature by view": (
+        "nn.RNN(1, width)", ["out, _ = self.rnn(x.view(-1, 10, 1))", "return self.head(out.mean(1))"]
+    ),
+}  # fmt: skip
 LINT_CORRECT = {
+    "a batch of one sample": (
+        "nn.LSTM(3, width)",
+        ["out, _ = self.rnn(x.unsqueeze(1))", "return self.head(out[:, 0])"],
+    ),
+    "a batch of one sample with one feature": (
+        "nn.LSTM(1, width)",
+        ["out, _ = self.rnn(x.view(-1, 1, 1))", "return self.head(out[:, -1])"],
+    ),
+    "a dimension that is not known": (
+        "nn.LSTM(3, width)",
+        ["out, _ = self.rnn(x.unsqueeze(dim=1))", "return self.head(out[:, 0])"],
+    ),
+    "one feature, time first": (
+        "nn.LSTM(1, width)",
+        ["out, _ = self.rnn(x.unsqueeze(-1).transpose(0, 1))", "return self.head(out[-1])"],
+    ),
     "batch first": ("nn.LSTM(3, width, batch_first=True)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),
     "by position": ("nn.LSTM(3, width, 1, True, True)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),
     "options": ("nn.LSTM(3, width, **options)", ["out, _ = self.rnn(x)", "return self.head(out[:, -1])"]),

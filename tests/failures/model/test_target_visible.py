@@ -318,3 +318,108 @@ def test_run_reports_models_that_see_their_targets(run_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_run_accepts_models_that_do_not(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+DECODER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Decoder(nn.Module):
+    def __init__(self, vocabulary=12, width=16):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.cell = nn.GRUCell(width, width)
+        self.head = nn.Linear(width, vocabulary)
+
+    def step(self, token, hidden):
+        hidden = self.cell(self.embedding(token), hidden)
+        return self.head(hidden), hidden
+
+    def forward(self, hidden, trg):
+        outputs = []
+        {loop}
+        return torch.stack(outputs, 1)
+
+model = Decoder()
+optimizer = torch.optim.Adam(model.parameters())
+for update in range(10):
+    trg = torch.randint(12, (8, 6))
+    out = model(torch.zeros(8, 16), trg)
+    loss = F.cross_entropy(out.flatten(0, 1), trg[:, {rest}].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def decoder(*lines: str, rest: str = "1:") -> str:
+    return DECODER.format(loop="\n        ".join(lines), rest=rest)
+
+
+APPEND = "    outputs.append(logits)"
+FED = {
+    "a variable": decoder(
+        "for t in range(1, trg.size(1)):",
+        "    token = trg[:, t]  # <- MDL014",
+        "    logits, hidden = self.step(token, hidden)",
+        APPEND,
+    ),
+    "directly": decoder(
+        "for t in range(1, trg.size(1)):", "    logits, hidden = self.step(trg[:, t], hidden)  # <- MDL014", APPEND
+    ),
+    "a loss in the loop": """
+import torch
+from torch import nn
+
+def train(encoder, decoder, criterion, optimizer, src, target):
+    embedding = nn.Embedding(9, 8)
+    hidden = encoder(src)
+    loss = 0
+    for step in range(target.size(0)):
+        output, hidden = decoder(target[step], hidden)  # <- MDL014
+        loss += criterion(output, target[step])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+criterion = nn.CrossEntropyLoss()
+""",
+}
+NOT_FED = {
+    "the token before": decoder(
+        "for t in range(1, trg.size(1)):", "    logits, hidden = self.step(trg[:, t - 1], hidden)", APPEND
+    ),
+    "taken over after the step": decoder(
+        "token = trg[:, 0]",
+        "for t in range(1, trg.size(1)):",
+        "    logits, hidden = self.step(token, hidden)",
+        APPEND,
+        "    token = trg[:, t]",
+    ),
+    "from the first token": decoder(
+        "for t in range(trg.size(1) - 1):", "    logits, hidden = self.step(trg[:, t], hidden)", APPEND
+    ),
+    "a first step before the loop": decoder(
+        "logits, hidden = self.step(trg[:, 0], hidden)",
+        "outputs.append(logits)",
+        "for t in range(1, trg.size(1) - 1):",
+        "    logits, hidden = self.step(trg[:, t], hidden)",
+        APPEND,
+    ),
+    "a tagger": decoder(
+        "for t in range(1, trg.size(1)):",
+        "    words = trg.flip(1)",
+        "    logits, hidden = self.step(words[:, t], hidden)",
+        APPEND,
+    ),
+}
+
+
+@pytest.mark.parametrize("script", FED.values(), ids=FED)
+def test_lint_reports_targets_that_the_decoder_gets(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", NOT_FED.values(), ids=NOT_FED)
+def test_lint_accepts_earlier_tokens(lint_codes, script):
+    assert "MDL014" not in lint_codes(script)

@@ -1400,3 +1400,55 @@ def test_lint_reports_drops_in_the_first_batches(lint_reports, schedule):
 @pytest.mark.parametrize("schedule", LATER.values(), ids=LATER)
 def test_lint_accepts_later_drops(lint_is_clean, schedule):
     lint_is_clean(SOON_HEAD.replace("SCHEDULE", schedule).replace("MARK", ""), "SCH007")
+
+
+OPTIONS = """
+import argparse
+import torch
+from torch import nn
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=12)
+parser.add_argument("--lr-step", type=int, default={size})
+parser.add_argument("--decay", type=float, default={factor})
+args = parser.parse_args()
+class Trainer:
+    def __init__(self, net, args):
+        self.net, self.epochs = net, args.epochs
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.{schedule}
+    def batches(self, x, y):
+        for rows in torch.randperm(len(x)).split(16):
+            yield x[rows], y[rows]
+    def train_epoch(self, x, y):
+        for a, b in self.batches(x, y):
+            self.opt.zero_grad()
+            nn.functional.cross_entropy(self.net(a), b).backward()
+            self.opt.step()
+            {in_batch}
+    def train(self, x, y):
+        for epoch in range(1, self.epochs + 1):
+            self.train_epoch(x, y)
+            {in_epoch}
+Trainer(nn.Linear(4, 3), args).train(torch.randn(900, 4), torch.randint(3, (900,)))
+"""
+STEP = "StepLR(self.opt, step_size=args.lr_step, gamma=args.decay)"
+MILESTONES = "MultiStepLR(self.opt, [args.lr_step], gamma=args.decay)"
+
+
+def options(schedule: str, size: int, factor: float = 0.3, *, per_epoch: bool = False) -> str:
+    lines = ("pass", "self.schedule.step()") if per_epoch else ("self.schedule.step()  # <- SCH007", "pass")
+    return OPTIONS.format(schedule=schedule, size=size, factor=factor, in_batch=lines[0], in_epoch=lines[1])
+
+
+@pytest.mark.parametrize("schedule", [STEP, "StepLR(self.opt, args.lr_step, args.decay)", MILESTONES])
+def test_lint_reports_default_step_sizes_of_options_in_epochs(lint_reports, schedule):
+    lint_reports(options(schedule, 5))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [options(STEP, 5, per_epoch=True), options(STEP, 400), options(STEP, 5, 0.99), options(MILESTONES, 300)],
+    ids=["per epoch", "in batches", "a slow decay", "a late milestone"],
+)
+def test_lint_accepts_other_step_sizes_of_options(lint_is_clean, script):
+    lint_is_clean(script.replace("  # <- SCH007", ""), "SCH007")

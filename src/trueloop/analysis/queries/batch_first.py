@@ -140,12 +140,17 @@ def has_one_sample(output: AbstractValue) -> bool:
     for value in output.sources[1:]:
         for each in value.ancestors():
             match each.node:
-                case ast.Call(func=ast.Attribute(attr="unsqueeze")):
+                case ast.Call(func=ast.Attribute(attr="unsqueeze"), args=args) if not _adds_feature(args):
                     return True
                 case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=args) if any(
-                    integer(argument) == 1 for argument in args
+                    integer(argument) == 1 for argument in args[: 2 if len(args) == 3 else None]
                 ):
                     return True
                 case _:
                     pass
     return False
+
+
+def _adds_feature(dimensions: list[ast.expr]) -> bool:
+    """Return True for ``x.unsqueeze(-1)`` and ``x.unsqueeze(2)``, which make one feature of each value of a series."""
+    return [integer(each) for each in dimensions] in ([-1], [2])

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.class_instances import called_function
+from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -18,6 +18,15 @@ def destination(call: ast.Call) -> str:
     texts = [each for each in options if isinstance(each, str)]
     long = [each for each in texts if each.startswith("--")] or texts
     return long[0].lstrip("-").replace("-", "_") if long else ""
+
+
+def option_default(source: SourceFile, node: ast.expr) -> ast.expr | None:
+    """Return the default value of the option that ``args.gamma`` reads; None unless one option has this name."""
+    if not isinstance(node, ast.Attribute) or getattr(node.value, "id", "") == "self":
+        return None
+    options = [each for each in definitions(source).calls.get("add_argument", []) if destination(each) == node.attr]
+    defaults = [each.value for option in options for each in option.keywords if each.arg == "default"]
+    return defaults[0] if len(options) == len(defaults) == 1 else None
 
 
 def parsed_arguments(source: SourceFile) -> Iterator[tuple[ast.Assign, str]]:

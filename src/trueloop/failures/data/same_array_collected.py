@@ -24,7 +24,8 @@ How it is detected
     in place, but never assigns it, or writes to it with ``out=``; the list is stacked or converted to a tensor
     elsewhere. Or a class changes an array of its object in place, never assigns a new one in the same method, and
     returns it from a method, directly, through another method or property, or as a view; and a loop or function stores
-    the result in a list, a deque, a dataclass or a buffer of the program that keeps what it gets.
+    the result in a list, a deque, a dataclass or a buffer of the program that keeps what it gets. Or a list is appended
+    to another one, and emptied by ``clear()`` for the next entry.
 
 References
     Python FAQ, "How do I create a multidimensional list?", https://docs.python.org/3/faq/programming.html
@@ -39,8 +40,10 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, dotted_name, is_none, nodes_in
+from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _CREATORS: Final = frozenset((
@@ -92,6 +95,29 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 node=each,
             )
     yield from _returned_arrays(source)
+    yield from _cleared_lists(source)
+
+
+def _cleared_lists(source: SourceFile) -> Iterator[Hit]:
+    """Yield each list that is stored in another one and then emptied, not replaced: ``episodes.append(episode)``."""
+    emptied = [each for each in definitions(source).calls.get("clear", ()) if isinstance(each.func, ast.Attribute)]
+    cleared = {dotted_name(each.func.value): each for each in emptied if not each.args}  # type: ignore[attr-defined]
+    for node, container, values in _stores(source) if cleared else ():
+        held = next((each for each in values if dotted_name(each) in cleared), None)
+        name, whole = dotted_name(held) if held is not None else "", dotted_name(container)
+        loop = _loop_around(source, node)
+        scope = enclosing_definition(source, node, ast.ClassDef) if name.startswith("self.") else loop
+        if held is None or scope is None or not whole or whole in cleared or not encloses(scope, cleared[name]):
+            continue
+        parts = [e for e in getattr(scope, "body", []) if getattr(e, "name", "") != "__init__"]
+        is_new = any(_is_assigned(part, each) for part in parts for each in (name, whole))
+        if not is_new and any(isinstance(each, ast.List | ast.Dict) for each in possible_values(source, held)):
+            yield Hit(
+                message=f"`{ast.unparse(node)}` stores the list `{name}` itself, and `{ast.unparse(cleared[name])}` "
+                "empties it for the next one: all entries are the same list.",
+                node=node,
+                related=((cleared[name], "emptied here"),),
+            )
 
 
 def _stores(source: SourceFile) -> Iterator[tuple[Any, ast.expr, list[ast.expr]]]:
@@ -502,7 +528,7 @@ def _stored_parameters(source: SourceFile, name: str, *, single: bool) -> set[st
     return kept if found else None
 
 
-_CREATION: Final = re.compile(rf"\bout=|\.(?:(?:{'|'.join(sorted(_CREATORS))})\(|random\b)")
+_CREATION: Final = re.compile(rf"\bout=|\.clear\(\)|\.(?:(?:{'|'.join(sorted(_CREATORS))})\(|random\b)")
 _STORE: Final = re.compile(r"append\(|push\(|store\(|remember\(|out=|\] = |\[\w+\.\w+\(.*\)(?:\[\d\])? for ")
 RULE = Rule(
     required_words=(

@@ -27,8 +27,9 @@ How it is detected
     softmax, over another dimension than the classes, with nothing but reshapes in between. The linter reports a softmax
     or log-softmax with ``dim=0`` of a linear layer's result, directly before a loss or at the end of a model in the
     same file, if the model gets whole batches: of a loader with a batch size above 1, a slice of a tensor, ``x[i:i+n]``
-    in a loop over ``range(0, len(x), n)``, or a tensor that is created with two sizes. It also reports a softmax whose
-    result is summed over the same dimension for each class, as in a Dice loss: such a sum does not depend on the model.
+    in a loop over ``range(0, len(x), n)``, or a tensor that is created with two sizes; or of any result, if the program
+    reads the classes in dimension 1, as in ``out.argmax(1)``. It also reports a softmax whose result is summed over the
+    same dimension for each class, as in a Dice loss: such a sum does not depend on the model.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -47,7 +48,9 @@ from typing import Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import LOG_SOFTMAX, SOFTMAX, layer_before
+from trueloop.analysis.queries.batch_first import tensors
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.possible_values import loops_around
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
@@ -56,6 +59,7 @@ from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, cha
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardLosses
 
+_READING: Final = frozenset(("argmax", "max", "gather"))
 _RESHAPES: Final = re.compile(r"flatten|view|reshape|einsum|rearrange|unsqueeze")
 
 
@@ -94,12 +98,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if softmax is None or value is None or softmax.name not in SOFTMAX | LOG_SOFTMAX:
             continue
         layer = layer_before(softmax)
-        if (
-            layer is None
-            or layer.name != "torch.nn.Linear"
-            or _dimension(softmax) != 0
-            or not _is_batched(source, value)
-        ):
+        is_of_layer = layer is not None and layer.name == "torch.nn.Linear" and _is_batched(source, value)
+        is_of_pairs = any(each.name == "torch.arange" for each in loss.inputs[1:])
+        if _dimension(softmax) != 0 or not (is_of_layer or (not is_of_pairs and _is_read_by_class(source, softmax))):
             continue
         call = softmax.node
         number = next((each for each in nodes_in(call, ast.Constant) if each.value == 0), None)
@@ -168,6 +169,18 @@ def _dimension(softmax: AbstractValue) -> object:
     position = "1" if softmax.name.startswith(("torch.softmax", "torch.log_softmax", "torch.nn.functional")) else "0"
     dim = softmax.arguments.get("dim") or softmax.arguments.get(position)
     return None if dim is None else dim.constant()
+
+
+def _is_read_by_class(source: SourceFile, softmax: AbstractValue) -> bool:
+    """Return True if the program reads the classes of a softmax in dimension 1: ``out.argmax(1)``."""
+    for each in tensors(source):
+        if each.name.rpartition(".")[2] in _READING and isinstance(each.node, ast.Call) and each.sources:
+            is_function = source.qualified_name(each.node.func).startswith("torch.")
+            dimension = argument_node(each.node, "dim", 1 if is_function else 0)
+            origin = each.sources[0].origin()
+            if dimension is not None and integer(dimension) == 1 and origin is not None and origin.node is softmax.node:
+                return True
+    return False
 
 
 def _is_batched(source: SourceFile, value: AbstractValue) -> bool:

@@ -40,8 +40,9 @@ How it is detected
     need", ``min(step ** -0.5, step * warmup ** -1.5)``, if it is stepped outside the loop with the updates. It also
     reports a rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch, and a
     scheduler that each batch steps although its length is the number of epochs, its milestones are at most that number
-    (10 if it is unknown), or its step size is, if the rate then falls to half or less. The length of a ``LambdaLR``, or
-    of a class that sets the learning rate itself, is a number by which it divides the number of its steps.
+    (10 if it is unknown), or its step size is, perhaps as the default of an option, if the rate then falls to half or
+    less. The length of a ``LambdaLR``, or of a class that sets the learning rate itself, is a number by which it
+    divides the number of its steps.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -65,7 +66,9 @@ from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in
+from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.class_instances import called_function, enclosing_loops
+from trueloop.analysis.queries.command_line_options import option_default
 from trueloop.analysis.queries.loops import is_batch_loop
 from trueloop.analysis.queries.own_schedules import OwnAdvance, functions_of_lambda, own_advances
 from trueloop.analysis.queries.possible_values import known_integer, origins
@@ -306,7 +309,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
         is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
         if not is_known or advance.inputs or len(advance.loops) < 2 or advance.loops[-1].runs_at_most_once():
             continue
-        length = _length_in_epochs(scheduler, *advance.loops[-2:])
+        length = _length_in_epochs(source, scheduler, *advance.loops[-2:])
         inside = source.ops_in_loop(advance.loops[-1], OpKind.STEP, root=advance.entry_point)
         is_per_batch = any(
             each.same_iteration_as(advance)
@@ -390,7 +393,15 @@ def _epoch_count(loop: Loop) -> ast.expr | None:
             return None
 
 
-def _length_in_epochs(scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
+def _number(source: SourceFile, node: ast.expr | None) -> float | None:
+    """Return the number that an expression has as its value, perhaps as the default of an option; None if unknown."""
+    values = [] if node is None else list(origins(source, node))
+    values += [default for each in values if (default := option_default(source, each)) is not None]
+    numbers = [number for each in values if (number := initial_number(each)) is not None]
+    return numbers[0] if len(numbers) == 1 else None
+
+
+def _length_in_epochs(source: SourceFile, scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
     """Return in words that the length of a schedule is the number of epochs, or a part of it; "" if it is not."""
     name, epochs, names = scheduler.name.rpartition(".")[2], _trip_counts(loop), _limits(loop)
     if name in ENDING:
@@ -398,16 +409,16 @@ def _length_in_epochs(scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
         return f"the schedule is `{ast.unparse(lengths[0].node)}` steps long, the number of epochs" if lengths else ""
     argument = scheduler.arguments.get(DROPS.get(name, "")) or scheduler.arguments.get("1")
     gamma = scheduler.arguments.get("gamma") or scheduler.arguments.get("2")
-    is_abrupt = gamma is None or 0 < (gamma.constant() or 1) <= DROP
+    is_abrupt = gamma is None or 0 < (_number(source, gamma.node) or 1) <= DROP
     if name not in DROPS or argument is None or not (is_abrupt or name == "MultiStepLR") or not _is_over_batches(inner):
         return ""
     drops = [argument] if name == "StepLR" else [each for part in argument.alternatives() for each in part.sources]
-    count, numbers = loop.trip_count() or 0, [each.constant() for each in drops]
-    are_within = all(isinstance(each, int) and 1 < each <= (count or SOON) for each in numbers)
+    count = loop.trip_count() or _number(source, _epoch_count(loop)) or 0
+    are_within = all(1 < (_number(source, each.node) or 0) <= (count or SOON) for each in drops)
     if not drops or not (are_within or all(any(_is_part_of(each, one, names) for one in epochs) for each in drops)):
         return ""
     text = f"{DROPS[name]}={ast.unparse(argument.node)}" if isinstance(argument.node, ast.expr) else DROPS[name]
-    return f"`{text}` counts the {count} epochs" if count else f"`{text}` seems to count epochs"
+    return f"`{text}` counts the {count:g} epochs" if count else f"`{text}` seems to count epochs"
 
 
 def _is_over_batches(loop: Loop) -> bool:

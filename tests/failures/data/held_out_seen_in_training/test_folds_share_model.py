@@ -82,8 +82,88 @@ class Experiment:
         self.optimizer.step()
 Experiment().run()
 """,
+    "a generator of folds": """
+def folds(n, k):
+    parts = torch.randperm(n).chunk(k)
+    for i in range(k):
+        yield torch.cat(parts[:i] + parts[i + 1:]), parts[i]
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+for number, (tr, va) in enumerate(folds(100, 5)):  # <- DAT001
+    fit(model, optimizer, tr)
+    print(number, score(model, va))
+""",
+    "a list of pairs that a function returns": """
+def pairs(n, k):
+    parts, found = torch.randperm(n).chunk(k), []
+    for i in range(k):
+        rest = torch.cat([part for j, part in enumerate(parts) if j != i])
+        found.append((rest, parts[i]))
+    return found
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+rounds = pairs(100, 5)
+for a, b in rounds:  # <- DAT001
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(X[a]), y[a])
+        loss.backward()
+        optimizer.step()
+    print(score(model, b))
+""",
+    "parts joined in the loop": """
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+parts = torch.randperm(100).chunk(5)
+for i in range(5):  # <- DAT001
+    fit(model, optimizer, torch.cat([parts[j] for j in range(5) if j != i]))
+    print(score(model, parts[i]))
+""",
 }
 CORRECT = {
+    "a generator of folds, a new model": """
+def folds(n, k):
+    parts = torch.randperm(n).chunk(k)
+    for i in range(k):
+        yield torch.cat(parts[:i] + parts[i + 1:]), parts[i]
+for tr, va in folds(100, 5):
+    model = build()
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, tr)
+    print(score(model, va))
+""",
+    "all other clients, none of them held out": """
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+parts = torch.randperm(100).chunk(5)
+for i in range(5):
+    fit(model, optimizer, torch.cat([parts[j] for j in range(5) if j != i]))
+test = torch.randn(50, 8)
+with torch.no_grad():
+    print(model(test).argmax(1))
+""",
+    "parts as a stream": """
+def parts(n, k):
+    for part in torch.randperm(n).chunk(k):
+        yield part[:15], part[15:]
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+for tr, va in parts(100, 5):
+    fit(model, optimizer, tr)
+    print(score(model, va))
+""",
+    "folds that reset their model": """
+def folds(n, k):
+    parts = torch.randperm(n).chunk(k)
+    for i in range(k):
+        yield torch.cat(parts[:i] + parts[i + 1:]), parts[i]
+model = build()
+first = copy.deepcopy(model.state_dict())
+for tr, va in folds(100, 5):
+    model.load_state_dict(first)
+    fit(model, torch.optim.Adam(model.parameters()), tr)
+    print(score(model, va))
+""",
     "a new model": """
 for train, val in KFold(5).split(X):
     model = build()

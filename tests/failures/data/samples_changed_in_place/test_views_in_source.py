@@ -179,6 +179,16 @@ IN_CALLS = {
         return x""",
         "",
     ),
+    "a method whose parameter has the name of the attribute": (
+        "",
+        """x = self.signals[i]
+        return self.erase(x)
+    def erase(self, signals):
+        start = random.randint(0, 4)
+        signals[start : start + 2] = 0.0  # <- DAT010
+        return signals""",
+        "",
+    ),
     "an object": (OBJECTS, "return self.augment(self.signals[i])", ", Scale()"),
     "a pipeline": (OBJECTS, "return self.augment(self.signals[i])", ", Pipeline([Scale(), Erase()])"),
     "a list": (

@@ -29,7 +29,8 @@ How it is detected
 
     The linter reports a training array that is scaled with its own statistics if its counterpart goes to a model, a
     ``TensorDataset`` or, for targets, a loss, and no line could scale it; and the transform of held-out images without
-    the ``Normalize`` of the training images.
+    the ``Normalize`` of the training images. It also reports a mean or deviation that a program loads together with
+    the weights of a model and never reads.
 
 References
     scikit-learn, "Common pitfalls: inconsistent preprocessing", https://scikit-learn.org/stable/common_pitfalls.html
@@ -44,7 +45,7 @@ from typing import TYPE_CHECKING, Final
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import read_source
-from trueloop.failures.data.held_out_not_scaled import normalize_left_out, raw_held_out
+from trueloop.failures.data.held_out_not_scaled import normalize_left_out, raw_held_out, unread_statistics
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield from normalize_left_out.find(source)
     if any(word in source.text.source for word in ("transform(", "mean(", "min(")):
         yield from raw_held_out.find(source)
+    if "load(" in source.text.source:
+        yield from source.hits_unless(unread_statistics.OTHER_WAY, unread_statistics.find(source))
 
 
 BAD = """
@@ -168,7 +171,12 @@ FAILURE = Failure(
     good=changed(BAD, {"print((model(x_test)": "print((model((x_test - mean) / deviation)"}),
     fix="Apply the scaling of the training samples to the held-out samples: `scaler.transform(x_test)`.",
     rule=Rule(
-        required_words=("fit_transform(|.fit(|mean(|min(|Normalize", "torch", "test|te|val|dev|Xv|:]"), find=find
+        required_words=(
+            "fit_transform(|.fit(|mean(|min(|Normalize|load_state_dict(&std|load_state_dict(&mean",
+            "torch",
+            "test|te|val|dev|Xv|:]",
+        ),
+        find=find,
     ),
     detector=Detector,
 )

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.held_out_names import is_held_out
 from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import enclosing_nodes
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 
@@ -18,6 +19,8 @@ _FOLDS: Final = re.compile(
     r"K?Fold(?!er)|ShuffleSplit|LeaveOneOut|LeaveOneGroupOut|(?<![a-z])(s?kf|skfold|cv)(?![a-z])"
 )
 _IN_ORDER: Final = re.compile(r"TimeSeries|[Pp]urged|[Rr]olling|[Ww]alk_?[Ff]orward")
+_JOINING: Final = frozenset(("cat", "concatenate", "concat", "hstack", "vstack", "sum", "ConcatDataset"))
+_TRANSPARENT: Final = frozenset(("enumerate", "tqdm", "list"))
 _SEED: Final = re.compile(r"seed\w*\(|set_rng_state")
 _RESET: Final = re.compile(r"deepcopy|load_state|load_weights|restore|reset|init|\.apply\(")
 
@@ -84,9 +87,7 @@ def _iterates_folds(source: SourceFile, loop: ast.For) -> bool:
         if isinstance(each.func, ast.Attribute) and each.func.attr == "split"
     ]
     if not splits:
-        words = name_words(" ".join(each.id for each in nodes_in(loop.target, ast.Name)))
-        is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange")
-        return is_counted and bool(words & {"fold", "kfold"}) and isinstance(loop.target, ast.Name)
+        return _iterates_own_folds(source, loop)
     owner: Any = splits[0].func.value  # type: ignore[attr-defined]
     text = ast.unparse(owner)
     values = [
@@ -95,9 +96,59 @@ def _iterates_folds(source: SourceFile, loop: ast.For) -> bool:
         if any(ast.unparse(target) == text for target in each.targets)
     ]
     text = " ".join([text, *values])
-    indices = [each.id for each in nodes_in(loop.target, ast.Name)][-2:]
-    used = {each.id for statement in loop.body for each in nodes_in(statement, ast.Name)}
-    return bool(_FOLDS.search(text)) and not _IN_ORDER.search(text) and len(indices) == 2 and set(indices) <= used
+    return bool(_FOLDS.search(text)) and not _IN_ORDER.search(text) and _uses_both_parts(loop)
+
+
+def _uses_both_parts(loop: ast.For) -> bool:
+    """Return True if the body of a loop reads both of the last two variables of the loop."""
+    parts = [each.id for each in nodes_in(loop.target, ast.Name)][-2:]
+    return len(parts) == 2 and set(parts) <= {e.id for body in loop.body for e in nodes_in(body, ast.Name)}
+
+
+def _iterates_own_folds(source: SourceFile, loop: ast.For) -> bool:
+    """Return True for a loop over folds that the program makes itself: all parts of the data but one, and this one."""
+    iterable: Any = loop.iter
+    while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
+        iterable = iterable.args[0]
+    if last_name(getattr(iterable, "func", None)) in ("range", "trange") and isinstance(loop.target, ast.Name):
+        is_named = bool(name_words(loop.target.id) & {"fold", "kfold"})
+        return is_named or (_leaves_one_out(loop, loop.target.id) and _evaluates(source, loop))
+    called = [called_function(source, each) for each in origins(source, iterable) if isinstance(each, ast.Call)]
+    is_own = any(each is not None and _leaves_one_out(each) for each in called)
+    return is_own and _uses_both_parts(loop) and _evaluates(source, loop)
+
+
+def _leaves_one_out(where: ast.AST, own: str = "") -> bool:
+    """Return True if a function or loop joins all parts of a list but one.
+
+    As ``parts[:i] + parts[i + 1 :]``, or in a call such as ``cat([parts[j] for j in range(k) if j != i])``.
+    """
+    for each in nodes_in(where, ast.BinOp, ast.Call):
+        match each:
+            case ast.BinOp(
+                left=ast.Subscript(value=first, slice=ast.Slice(lower=None, upper=ast.Name(id=left))),
+                op=ast.Add(),
+                right=ast.Subscript(value=second, slice=ast.Slice(lower=ast.BinOp(left=ast.Name(id=right)))),
+            ) if ast.unparse(first) == ast.unparse(second) and left == right:
+                names = {left}
+            case ast.Call(
+                func=func,
+                args=[
+                    ast.ListComp(generators=[*_, ast.comprehension(ifs=[ast.Compare(ops=[ast.NotEq()]) as condition])]),
+                    *_,
+                ],
+            ) if last_name(func) in _JOINING:
+                names = {part.id for part in nodes_in(condition, ast.Name)}
+            case _:
+                continue
+        if not own or own in names:
+            return True
+    return False
+
+
+def _evaluates(source: SourceFile, loop: ast.For) -> bool:
+    """Return True if a loop calls a model without gradients."""
+    return any(each.grad is False for each in source.ops_in_loop(Loop(loop, None), OpKind.MODEL_CALL))
 
 
 def _shared_step(source: SourceFile, loop: ast.For) -> Op | None:

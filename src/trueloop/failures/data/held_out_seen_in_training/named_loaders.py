@@ -152,7 +152,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 
 _LOADERS: Final = f"DataLoader|random_split|{LOADER_WORDS}|_dl|dl_|Dl|DL"
-_FOLDS: Final = "old&.step(|kf&.step(|cv&.step(|Split&.step(|LeaveOne&.step("
+_FOLDS: Final = "old&.step(|chunk(&.step(|array_split&.step(|kf&.step(|cv&.step(|Split&.step(|LeaveOne&.step("
 _PARTS: Final = "test_|_test|val_|_val|_te |_te,"
 _ORDERS: Final = "permutation&range(&torch|randperm&range("
 _FILES: Final = "glob(&test|listdir(&test"

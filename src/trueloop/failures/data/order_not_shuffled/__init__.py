@@ -29,8 +29,8 @@ How it is detected
     dataset that reads class folders, labels that are created class by class with random features, and a dataset of the
     program whose targets are appended in a loop over the classes, if nothing shuffles or sorts the list. It follows
     ``shuffle=False`` through functions that create the loader. It also reports mini-batches that are slices of samples
-    sorted by class, ``y[s : s + size]``, in their order or with only the order of the slices shuffled. Research on
-    continual learning does this on purpose, so this is a warning.
+    sorted by class, ``y[s : s + size]``, in their order or with only the order of the slices shuffled, and samples that
+    are read by slices of ``arange(n)``. Research on continual learning does this on purpose, so this is a warning.
 
 References
     torch.utils.data, "Data Loading Order and Sampler", https://docs.pytorch.org/docs/stable/data.html
@@ -293,7 +293,10 @@ def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
-RULE = Rule(required_words=("DataLoader|shuffle(|permutation(|randperm(|sample(|range(0", ".step("), find=find_all)
+RULE = Rule(
+    required_words=("DataLoader|shuffle(|permutation(|randperm(|sample(|range(0|arange(|(range(", ".step("),
+    find=find_all,
+)
 
 BAD = """
 import torch

@@ -4,9 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
+from trueloop.analysis.queries.class_instances import enclosing_loops
 from trueloop.analysis.queries.possible_values import computed_from, loops_around, origins
 from trueloop.analysis.queries.sorted_labels import sorted_origin
+from trueloop.analysis.queries.yielded_batches import items_of, yielded
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 
@@ -56,6 +59,7 @@ def _blocks(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
         for each in nodes_in(loop, ast.Subscript) if shuffled is not None else ():
             if _starts_at(each, names):
                 yield each, shuffled  # type: ignore[misc]
+    yield from _in_generators(source)
     for call in source.all_calls:
         if last_name(call.func) in SHUFFLING and call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
             for each in computed_from(source, call.args[0]):
@@ -63,6 +67,48 @@ def _blocks(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
                 starts = {target.id for part in _loops_of(source, each) for target in nodes_in(part, ast.Name)}
                 if is_split or (isinstance(each, ast.Subscript) and _starts_at(each, starts)):
                     yield each, call  # type: ignore[misc]
+
+
+def _in_generators(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets of a loss that are read in order by a generator or by indices, with what gives the order."""
+    losses = {id(each.node) for each in source.ops(OpKind.LOSS)}
+    for call in source.all_calls:
+        is_loss = id(call) in losses or is_loss_call(source, call)
+        if not is_loss or len(call.args) < 2 or not isinstance(call.args[1], ast.Name):
+            continue
+        is_update = any(last_name(each.func) == "backward" for each in nodes_in(function_of(source, call), ast.Call))
+        if is_update and any(len(each) > 1 for each in enclosing_loops(source, call)):
+            values = [*origins(source, call.args[1]), *_drawn(source, call.args[1])]
+            for block in [each for each in values if isinstance(each, ast.Subscript)]:
+                order = _order(source, block)
+                if order is not None and not _is_mixed(source, block.slice):
+                    yield block, order
+
+
+def _drawn(source: SourceFile, node: ast.Name) -> list[ast.expr]:
+    """Return what a variable gets from the iterables of its loops, for a ``split`` what is split."""
+    return [part for each in items_of(source, node) for part, _ in yielded(source, each, ())]
+
+
+def _order(source: SourceFile, block: ast.Subscript) -> ast.expr | None:
+    """Return the ``range`` or ``arange`` that gives the order of ``y[start : start + size]`` or ``y[rows]``."""
+    if isinstance(block.slice, ast.Slice):
+        loop = next((each for each in loops_around(source, block)), None)
+        is_start = loop is not None and _starts_at(block, {each.id for each in nodes_in(loop.target, ast.Name)})
+        return loop.iter if loop is not None and is_start and _is_in_order(loop.iter) else None
+    if not isinstance(block.slice, ast.Name):
+        return None
+    values = [each for each in origins(source, block.slice) if not isinstance(each, ast.Name)]
+    is_cut = all(isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Slice) for each in values)
+    rows = [each.value if isinstance(each, ast.Subscript) else each for each in (*values, *_drawn(source, block.slice))]
+    found = [each for row in rows for each in origins(source, row) if not isinstance(each, ast.Name | ast.Attribute)]
+    return found[0] if found and is_cut and all(map(_is_in_order, found)) else None
+
+
+def _is_in_order(node: ast.expr) -> bool:
+    """Return True for ``range(n)``, ``torch.arange(n)`` and ``list(range(n))``."""
+    name, arguments = last_name(getattr(node, "func", None)), getattr(node, "args", [])
+    return name in ("range", "arange") or (name in ("list", "array", "tensor") and any(map(_is_in_order, arguments)))
 
 
 def _loops_of(source: SourceFile, node: ast.AST) -> list[ast.expr]:

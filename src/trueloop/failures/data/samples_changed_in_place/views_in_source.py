@@ -132,7 +132,7 @@ def _is_stored(definition: ast.ClassDef, view: ast.Subscript) -> bool:
         items = [
             each
             for each in nodes_in(method, ast.Subscript)
-            if isinstance(each.ctx, ast.Store) and last_name(each) == name
+            if isinstance(each.ctx, ast.Store) and ast.unparse(each).startswith(f"self.{name}[")
         ]
         if (stores or items) and getattr(method, "name", "") != "__init__":
             return False

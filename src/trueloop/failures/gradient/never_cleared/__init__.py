@@ -27,12 +27,13 @@ How it is detected
     optimizer or of only half the model. As a warning, it reports gradients that the loss of one optimizer leaves in the
     parameters of another, as a GAN's generator in the discriminator, or the discriminator in the generator, if they
     were still there in 20 of 24 steps. The linter reports a loop with a backward pass and a step of the same parameters
-    that never clears the gradients, also, as a warning, if the optimizer is an argument or an attribute. It reports, as
-    a warning, the step of a discriminator or critic whose gradients also come from the loss of a generator or actor
-    that is computed through it, if nothing in the loop clears them in between. In a Lightning module with manual
-    optimization it reports a file that never clears gradients, as a warning, because DeepSpeed
-    clears them by itself. A closure of LBFGS is reported if it computes gradients and clears none, since one step calls
-    it several times; in a run, at the second such step.
+    that never clears the gradients, also, as a warning, if the optimizer is an argument or an attribute, or if a loop
+    steps all optimizers of a list or dictionary of which only some items are cleared. It reports, as a warning, the
+    step of a discriminator or critic whose gradients also come from the loss of a generator or actor that is computed
+    through it, if nothing in the loop clears them in between. In a Lightning module with manual optimization it reports
+    a file that never clears gradients, as a warning, because DeepSpeed clears them by itself. A closure of LBFGS is
+    reported if it computes gradients and clears none, since one step calls it several times; in a run, at the second
+    such step.
 
 References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
@@ -56,7 +57,10 @@ from trueloop.failures.gradient.never_cleared.closures import ClosureGradients, 
 from trueloop.failures.gradient.never_cleared.critic_gradients import CriticGradients
 from trueloop.failures.gradient.never_cleared.leftover_gradients import LeftoverGradients
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
-from trueloop.failures.gradient.never_cleared.passed_optimizers import steps_without_clearing
+from trueloop.failures.gradient.never_cleared.passed_optimizers import (
+    steps_of_uncleared_items,
+    steps_without_clearing,
+)
 from trueloop.failures.gradient.never_cleared.players_in_source import steps_with_leftovers
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -200,6 +204,14 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             "clears them.",
             node=passed,
             related=((backward, "adds to the existing gradients"),),
+            severity=Severity.WARNING,
+        )
+    for item, cleared in steps_of_uncleared_items(source):
+        yield Hit(
+            message=f"`{ast.unparse(item)}` steps all optimizers, but only `{ast.unparse(cleared)}` clears gradients: "
+            "those of the others add up.",
+            node=item,
+            related=((cleared, "clears one of them"),),
             severity=Severity.WARNING,
         )
     for left in steps_with_leftovers(source):

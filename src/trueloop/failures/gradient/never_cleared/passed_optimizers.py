@@ -12,12 +12,15 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.source_file import SourceFile
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import loops_around, possible_values
+from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 
 _OPTIMIZER: Final = re.compile(r"(^|_|\b)(optim|optimi[sz]er|opt|solver)s?\d*($|_|\b)|optimi[sz]er", re.IGNORECASE)
 _OTHER: Final = re.compile(r"sched|scaler|plateau|warmup|env|pool|engine|accelerator|ema|meta", re.IGNORECASE)
 """Names of objects whose ``step()`` is no update, or clears the gradients itself."""
+_ITEMS: Final = frozenset(("values", "items"))
 _CLEARING: Final = re.compile(
     "zero_grad|^zero_$|clear_?grad|reset_grad|^grad$|set_to_none|deepspeed|horovod|fairscale|apex|colossal|pyro|"
     "dist_autograd|register_step"
@@ -47,6 +50,36 @@ def steps_without_clearing(source: SourceFile) -> Iterator[PassedStep]:
                 continue
             if not any(_passes_on(each, call, defined) for each in source.all_calls):
                 yield PassedStep(call, backward)
+
+
+def steps_of_uncleared_items(source: SourceFile) -> Iterator[tuple[ast.Call, ast.Call]]:
+    """Yield each step of all optimizers in a list or dictionary of which only some are cleared, and such a call.
+
+    As in ``for each in optimizers.values(): each.step()`` with ``optimizers["encoder"].zero_grad()``.
+    """
+    calls = definitions(source).calls
+    cleared = {id(each.func): each for each in calls.get("zero_grad", ())}
+    owners = [each.func.value for each in cleared.values() if isinstance(each.func, ast.Attribute)]
+    items = [each for each in owners if isinstance(each, ast.Subscript) and not nodes_in(each.slice, ast.Name)]
+    if not items or len(items) < len(cleared) or "backward" not in calls:
+        return
+    own_nodes = {id(part) for call in cleared.values() for part in walk(call)}
+    for step in calls.get("step", ()):
+        for loop in loops_around(source, step) if isinstance(step.func, ast.Attribute) else ():
+            names = [each.id for each in nodes_in(loop.target, ast.Name)][-1:]
+            container = loop.iter.func.value if last_name(getattr(loop.iter, "func", None)) in _ITEMS else loop.iter  # type: ignore[attr-defined]
+            own = [each for each in items if dotted_name(each.value) == dotted_name(container) != ""]
+            is_item = dotted_name(step.func.value) in names  # type: ignore[attr-defined]
+            is_part = is_item and bool(own) and _are_part_of(source, own, container)
+            if is_part and not any(id(each) not in own_nodes and _may_clear(each) for each in source.nodes):
+                yield step, cleared[id(source.parents[id(own[0])])]
+
+
+def _are_part_of(source: SourceFile, items: list[ast.Subscript], container: ast.expr) -> bool:
+    """Return True if a list or dictionary has other items too; one that is not written out has more than one."""
+    made = [getattr(each, "elts", getattr(each, "values", [])) for each in possible_values(source, container)]
+    number = max((len(each) for each in made if isinstance(each, list)), default=0)
+    return len({ast.unparse(each.slice) for each in items}) < (number or 2)
 
 
 def _may_clear(node: ast.AST) -> bool:

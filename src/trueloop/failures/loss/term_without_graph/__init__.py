@@ -36,10 +36,11 @@ How it is detected
     with it. It follows the sum on which ``backward()`` is called through variables, dictionaries, lists and functions,
     and reports a term that is ``term.item()``, ``float(term)``, ``term.detach()`` or ``term.data`` apart from its
     weight, if another term has a graph, no condition of a warm-up chooses it, and the other terms do not contain the
-    same variable. So is the detached value of a critic in ``(alpha * log_prob - q.detach()).mean()``. In a program
-    with a discriminator it reports a loss that raises the score of generated samples if all of them are detached, and
-    another loss trains the same network with these and with real samples. In meta-learning, it reports derivatives
-    with ``create_graph=True`` of which the only use is a write to ``.data``.
+    same variable. So is a term that depends on outputs only through a comparison, ``argmax`` or ``round``. So is the
+    detached value of a critic in ``(alpha * log_prob - q.detach()).mean()``. In a program with a discriminator it
+    reports a loss that raises the score of generated samples if all of them are detached, and another loss trains the
+    same network with these and with real samples. In meta-learning, it reports derivatives with ``create_graph=True``
+    of which the only use is a write to ``.data``.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -155,7 +156,7 @@ def _is_penalty(node: ast.AST, names: set[str]) -> bool:
 
 RULE = Rule(
     required_words=(
-        "autograd&grad(|forward_hook&detach()|forward_hook&.data|.item()|.detach()|float(|.data|.tensor(|Tensor(",
+        "autograd&grad(|forward_hook&detach()|forward_hook&.data|.item()|.detach()|float(|.data|.tensor(|Tensor(|round(",
         "- 1|backward(|training_step|def forward(&loss|def forward(&Loss",
     ),
     find=find,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import assigned_in, function_of, is_loss_call
+from trueloop.analysis.queries.batch_loops import assigned_in, function_of, is_label, is_loss_call
 from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.queries.minimised_values import added_values
 from trueloop.analysis.queries.possible_values import (
@@ -35,6 +35,9 @@ _CRITIC: Final = re.compile(r"critic|\b(min_?)?q(\d|_|f|\b)|_q\d?(_|\b)", re.IGN
 _REGULARISING: Final = frozenset(("parameters", "square", "abs", "norm", "pow"))
 _MODULES: Final = frozenset(("F", "torch", "nn", "functional", "np", "math", "self"))
 _BUILTIN: Final = frozenset(dir(builtins))
+_DECISIONS: Final = frozenset(("argmax", "round", "sign", "gt", "ge", "lt", "le"))
+_DECIDING: Final = re.compile(r"[<>]=? ?[\w.]+\) ?\.(float|double|to|type|int|long)|argmax|round\(|sign\(|\.(gt|ge)\(")
+"""What makes zeros and ones, or whole numbers, of outputs."""
 _MAX_TERMS: Final = 200
 _MAX_DEPTH: Final = 8
 
@@ -49,6 +52,18 @@ def cut_terms(source: SourceFile) -> Iterator[Hit]:
         terms = list(_terms(source, root, _MAX_DEPTH))[:_MAX_TERMS]
         cut = [each for each in terms if _cut(each) is not None]
         kept = [each for each in terms if _cut(each) is None and not isinstance(each, ast.Constant)]
+        for term in kept if len(kept) > 1 and source.mentions(_DECIDING) else ():
+            decisions = list[ast.expr]()
+            is_last = len(kept) == len({id(each) for each in kept} & reported) + 1
+            if id(term) in reported or is_last or _has_graph(source, term, decisions, _MAX_DEPTH) or not decisions:
+                continue
+            reported.add(id(term))
+            yield Hit(
+                message=f"`{ast.unparse(decisions[0])}` has no gradient, and `{ast.unparse(term)}`, which is added to "
+                "the loss, depends on the outputs only through it: this term does not change what the model learns.",
+                node=decisions[0],
+                related=((term, "the term of the loss"), (call, "the backward pass starts here")),
+            )
         names = {name for each in kept for name in _names(each)}
         balanced = {id(source.statement_of(each)) for each in cut if _is_balanced(source, each, names)}
         for term in cut:
@@ -183,6 +198,41 @@ def _cut(node: ast.expr) -> ast.expr | None:
             return owner
         case _:
             return None
+
+
+def _has_graph(source: SourceFile, node: Any, decisions: list[ast.expr], depth: int) -> bool:
+    """Return True if a value may have a graph; add comparisons and such of values with a graph to the decisions."""
+    parts: list[Any] = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+    match node:
+        case ast.Compare(left=inner) | ast.Call(func=ast.Attribute(attr=_, value=inner)) if _decides(node):
+            given = [*getattr(node, "args", []), inner] if dotted_name(inner) in _MODULES else [inner]
+            if any(_has_graph(source, each, decisions, depth) for each in given if dotted_name(each) not in _MODULES):
+                decisions.append(node)
+            return False
+        case ast.Constant() | ast.Attribute(attr="shape" | "data"):
+            return False
+        case ast.Call(func=ast.Attribute(attr="size" | "numel" | "dim" | "detach" | "item") | ast.Name(id="len")):
+            return False
+        case ast.Name() | ast.Attribute():
+            parts = [] if is_label(node) or not depth else possible_values(source, node)
+            if not parts:
+                return not is_label(node) and getattr(function_of(source, node), "name", "") != "__init__"
+            depth -= 1
+        case ast.Call(func=func, args=args, keywords=keywords):
+            owner = func.value if isinstance(func, ast.Attribute) else func
+            if last_name(func) == "Parameter" or dotted_name(owner) == "self" or isinstance(func, ast.Name):
+                return True
+            owners = [owner] if dotted_name(owner) not in _MODULES and not source.qualified_name(func) else []
+            parts = [*owners, *args, *(each.value for each in keywords)]
+        case _:
+            pass
+    found = [_has_graph(source, each, decisions, depth) for each in parts]  # all of them, for their decisions
+    return any(found)
+
+
+def _decides(node: ast.expr) -> bool:
+    """Return True for ``x > 0.5``, ``x.argmax(1)`` and ``torch.round(x)``, which have no gradient."""
+    return isinstance(node, ast.Compare) or last_name(getattr(node, "func", None)) in _DECISIONS
 
 
 def _is_weight(source: SourceFile, node: ast.expr) -> bool:

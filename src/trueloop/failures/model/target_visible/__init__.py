@@ -33,7 +33,8 @@ How it is detected
 
     The linter reports a ``TransformerEncoder``, an attention or a bidirectional layer that a ``forward`` calls without
     a mask, if the program has an embedding and a cross-entropy, makes no causal mask that it reads, takes two slices
-    of one sequence that are shifted by one position, and has no decoder or second input.
+    of one sequence that are shifted by one position, and has no decoder or second input. It also reports a decoder that
+    gets ``targets[:, t]`` at the step of a loop that predicts this token.
 
 References
     karpathy/minGPT#75, on the causal mask, https://github.com/karpathy/minGPT/issues/75
@@ -42,9 +43,13 @@ References
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Transformer.html
 """
 
+from collections.abc import Iterator
+
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.model.target_visible.no_causal_mask import find_missing_masks
+from trueloop.failures.model.target_visible.own_target_fed import find_fed_targets
 from trueloop.tracing.events import InformationFlowProbed, TargetSeen
 
 
@@ -88,14 +93,20 @@ def _facts(seen: TargetSeen) -> str:
     )
 
 
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield what lets a position see its target: a layer without a causal mask, or the target as the input."""
+    yield from find_missing_masks(source)
+    yield from find_fed_targets(source)
+
+
 RULE = Rule(
     required_words=(
-        "TransformerEncoder|MultiheadAttention|scaled_dot_product|softmax|bidirectional",
+        "TransformerEncoder|MultiheadAttention|scaled_dot_product|softmax|bidirectional|range(",
         "Embedding(",
         "cross_entropy|CrossEntropyLoss|nll_loss|NLLLoss",
-        "1:|1 :",
+        "1:|1 :|range(",
     ),
-    find=find_missing_masks,
+    find=find,
 )
 
 BAD = """

@@ -15,7 +15,7 @@ from trueloop.analysis.queries.batch_loops import (
     is_loader,
 )
 from trueloop.analysis.queries.best_values import initial_number
-from trueloop.analysis.queries.command_line_options import destination
+from trueloop.analysis.queries.command_line_options import option_default
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.loops import is_batch_loop, is_statement
 from trueloop.analysis.queries.possible_values import origins
@@ -182,10 +182,7 @@ def _factor_of_call(source: SourceFile, call: ast.Call) -> float | None:
         return None
     gamma = argument_node(call, "gamma", 1)
     values = [] if gamma is None else list(origins(source, gamma))
-    if isinstance(gamma, ast.Attribute):  # args.gamma
-        options = [each for each in source.all_calls if last_name(each.func) == "add_argument"]
-        chosen = [each for each in options if destination(each) == gamma.attr]
-        values += [key.value for each in chosen for key in each.keywords if key.arg == "default"]
+    values += [default for each in values if (default := option_default(source, each)) is not None]
     numbers = [number for each in values if (number := initial_number(each)) is not None]
     return numbers[0] if len(numbers) == 1 and 0 < numbers[0] <= MAX_FACTOR else None
 
