@@ -26,7 +26,7 @@ def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterat
     Cost: 0.1 us for each variable and each module, up to 2 ms, so this is done once for each module.
     """
     seen, left = {id(part)}, MAX_OBJECTS
-    for value in _variables(frame or sys._getframe(1)):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    for _, value in frame_values(frame or sys._getframe(1)):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         left -= 1
         if left <= 0:
             return
@@ -40,10 +40,11 @@ def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterat
                     break
 
 
-def _variables(frame: FrameType | None) -> Iterator[Any]:
+def frame_values(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a frame and of the frames around it, of user code only, with their names."""
     while frame is not None:
         if is_user_code(frame.f_code):
-            yield from list(variables(frame).values())
+            yield from list(variables(frame).items())
         frame = frame.f_back
 
 

@@ -86,6 +86,14 @@ def is_called_by_user() -> bool:
     return frame is not None and is_user_code(frame.f_code)
 
 
+def user_frame() -> FrameType | None:
+    """Return the innermost frame of user code; None if there is none."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and not is_user_code(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
 def is_user_code(code: CodeType) -> bool:
     """Return True for code that belongs to neither a library nor trueloop."""
     return is_user_file(code.co_filename)

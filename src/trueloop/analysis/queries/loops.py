@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
@@ -70,6 +70,15 @@ def _is_periodic(branch: Branch, loop: Loop) -> bool:
         return not nodes_in(test, ast.And, ast.Or)
     plain = all(isinstance(each, _PLAIN_TEST) for each in walk(test))
     return plain and not names & assigned_names(loop.node)
+
+
+def always_run(block: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a block, with those of its ``with`` blocks in place of these, in order."""
+    for each in block:
+        if isinstance(each, ast.With):
+            yield from always_run(each.body)
+        else:
+            yield each
 
 
 def assigned_names(node: Any) -> set[str]:

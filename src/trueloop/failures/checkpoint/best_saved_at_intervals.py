@@ -44,6 +44,7 @@ from trueloop.analysis.queries.best_values import (
     stores,
 )
 from trueloop.analysis.queries.possible_values import enclosing_nodes
+from trueloop.analysis.queries.unread_variables import has_loop
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -65,7 +66,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _judge(source: SourceFile, save: ast.AST, interval: Any, best: ast.expr) -> Iterator[Hit]:
     """Yield a save if the best value is updated outside of every test of an interval, as in each epoch."""
-    updates = [target for target, _ in stores(source.nodes) if is_same(target, best) and _is_in_loop(source, target)]
+    updates = [target for target, _ in stores(source.nodes) if is_same(target, best) and has_loop(source, target)]
     here = [each for each in updates if function_of(source, each) is function_of(source, save)]
     if here and all(_interval(source, each) is None for each in here):
         yield Hit(
@@ -88,10 +89,6 @@ def _is_interval(test: ast.expr) -> bool:
 
 def _mentions(test: ast.expr, name: str) -> bool:
     return any(each.id == name for each in nodes_in(test, ast.Name))
-
-
-def _is_in_loop(source: SourceFile, node: ast.AST) -> bool:
-    return any(isinstance(each, ast.For | ast.While) for each in enclosing_nodes(source, node))
 
 
 RULE = Rule(required_words=("best", "%", "save|checkpoint"), find=find)

@@ -39,7 +39,9 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.best_values import choices
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
+from trueloop.analysis.queries.loop_variables import trains
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -71,16 +73,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _around(source: SourceFile, node: ast.AST, kind: Any) -> Any:
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, kind):
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-            return None
-        parent = source.parents.get(id(parent))
-    return parent
-
-
-def _has_backward(node: ast.AST) -> bool:
-    return any(last_name(each.func) == "backward" for each in nodes_in(node, ast.Call))
+    return next((each for each in enclosing_nodes(source, node) if isinstance(each, kind)), None)
 
 
 def _is_trained_on(loop: ast.AST, name: str, depth: int = 3) -> bool:
@@ -90,7 +83,7 @@ def _is_trained_on(loop: ast.AST, name: str, depth: int = 3) -> bool:
         if name not in map(dotted_name, targets):
             continue
         inner = [e for e in nodes_in(loop, ast.For, ast.While) if e is not loop and encloses(e, each)]
-        if any(map(_has_backward, inner)):
+        if any(map(trains, inner)):
             return True
         call = each.value if isinstance(each.value, ast.Call) else None
         if call is not None and name_words(last_name(call.func)) & TRAINING:
@@ -117,11 +110,7 @@ def _held_out_losses(loop: Any) -> Iterator[tuple[ast.stmt, str]]:
         parents = [
             each for each in nodes_in(loop, ast.For, ast.While) if each is not loop and encloses(each, statement)
         ]
-        if (
-            not any(map(_has_backward, parents))
-            and is_loss
-            and (is_evaluation or _is_without_gradients(loop, statement))
-        ):
+        if not any(map(trains, parents)) and is_loss and (is_evaluation or _is_without_gradients(loop, statement)):
             yield statement, target.id
 
 

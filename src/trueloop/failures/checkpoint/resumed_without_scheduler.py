@@ -49,6 +49,7 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_float
 from trueloop.core.source_text import encloses, nodes_in
+from trueloop.failures.checkpoint.resumed_without_optimizer import GOOD
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import CheckpointRead, Ref, SchedulerStepped, StateLoaded, StepTaken
 
@@ -231,56 +232,12 @@ def _only_steps(node: ast.AST) -> bool:
 
 RULE = Rule(required_words=("load_state_dict", "torch", "save", "sched|param_group"), find=find_all)
 
-BAD = """
-import os
-import tempfile
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x, y = torch.randn(64, 6), torch.randn(64, 1)
-
-
-def build():
-    model = nn.Linear(6, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
-
-
-def train(model, optimizer, scheduler, epochs):
-    for _ in epochs:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-        scheduler.step()
-
-
-path = os.path.join(tempfile.mkdtemp(), "last.pt")
-model, optimizer, scheduler = build()
-train(model, optimizer, scheduler, range(15))
-states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
-torch.save(states, path)
-
-model, optimizer, scheduler = build()  # after a restart
-checkpoint = torch.load(path)
-model.load_state_dict(checkpoint["model"])
-optimizer.load_state_dict(checkpoint["optimizer"])
-train(model, optimizer, scheduler, range(15, 20))
-"""
-
 FAILURE = Failure(
     code="CKP011",
     title="Training is resumed without the scheduler's state",
     severity=Severity.WARNING,
-    bad=BAD,
-    good=changed(
-        BAD,
-        {
-            'optimizer.load_state_dict(checkpoint["optimizer"])': (
-                'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
-            )
-        },
-    ),
+    bad=changed(GOOD, {'scheduler.load_state_dict(checkpoint["scheduler"])\n': ""}),
+    good=GOOD,
     fix='Load the state of the scheduler too: scheduler.load_state_dict(checkpoint["scheduler"]).',
     rule=RULE,
     detector=Detector,

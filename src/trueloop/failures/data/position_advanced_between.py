@@ -44,6 +44,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.loops import always_run
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses, integer, nodes_in, unparse, walk
@@ -73,24 +74,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for owner in source.nodes_of(ast.FunctionDef, ast.For, ast.While, ast.With, ast.If):
         for block in (owner.body, getattr(owner, "orelse", [])):
             for position in _positions(source, block):
-                for hit in _judge(source, owner, list(_flattened(block)), position):
+                for hit in _judge(source, owner, list(always_run(block)), position):
                     if id(hit.node) not in reported:
                         reported.add(id(hit.node))
                         yield hit
 
 
-def _flattened(block: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for each in block:
-        if isinstance(each, ast.With):
-            yield from _flattened(each.body)
-        else:
-            yield each
-
-
 def _positions(source: SourceFile, block: list[ast.stmt]) -> dict[str, None]:
     """Return the variables that a block may advance, by a sum that reads them; {} unless it also writes items."""
     targets, sums, read = dict[str, None](), set[str](), set[str]()
-    for each in _flattened(block) if any(map(_writes_items, _flattened(block))) else ():
+    for each in always_run(block) if any(map(_writes_items, always_run(block))) else ():
         read |= {dotted_name(e) for e in nodes_in(each, ast.Name, ast.Attribute) if isinstance(e.ctx, ast.Load)}
         match each:
             case ast.AugAssign(op=ast.Add(), target=target) if _may_be_position(target):

@@ -112,17 +112,10 @@ def _read_after(source: SourceFile, outer: ast.For, inner: ast.For, name: str) -
                 return None
         if any(isinstance(each, ast.Break | ast.Return | ast.Continue | ast.Raise) for each in following):
             return None
-        statement = _enclosing_statement(source, statement)
+        statement = source.statement_of(source.parents[id(statement)])
         if isinstance(statement, ast.For | ast.While) and statement is not outer:
             return None
     return None
-
-
-def _enclosing_statement(source: SourceFile, node: ast.AST) -> Any:
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = source.parents.get(id(parent))
-    return parent
 
 
 def _first_read(source: SourceFile, statement: ast.stmt, name: str) -> ast.AST | None:

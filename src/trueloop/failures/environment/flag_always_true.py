@@ -108,10 +108,7 @@ def _conditions(source: SourceFile) -> Iterator[Hit]:
             )
         elif _compared(parent) and all(_kind(source, each) for each in node.values):
             used = node.values[0 if word == "or" else -1]
-            yield Hit(
-                message=f"`{ast.unparse(node)}` is `{ast.unparse(used)}`: nothing else is compared.",
-                node=parent,
-            )
+            yield Hit(message=f"`{ast.unparse(node)}` is `{ast.unparse(used)}`: nothing else is compared.", node=parent)
 
 
 def _compared(node: ast.AST | None) -> list[ast.expr]:

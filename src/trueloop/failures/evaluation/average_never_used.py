@@ -28,7 +28,7 @@ References
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import Failure, Severity, changed
-from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import SCRIPT, AverageDetector
 from trueloop.tracing.averaging_lines import averaging_line
 from trueloop.tracing.events import AverageKept
 
@@ -48,36 +48,12 @@ class Detector(AverageDetector):
         )
 
 
-BAD = """
-import copy
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x = torch.randn(240, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-average = copy.deepcopy(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(6):
-    for start in range(0, 200, 40):
-        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(average.parameters(), model.parameters()):
-                slow.mul_(0.95).add_(fast, alpha=0.05)
-    with torch.no_grad():
-        print(nn.functional.mse_loss(model(x[200:]), y[200:]).item())
-"""
-
 FAILURE = Failure(
     code="EVL013",
     title="An average of the weights is never used",
     severity=Severity.WARNING,
-    bad=BAD,
-    good=changed(BAD, {"mse_loss(model(x[200:])": "mse_loss(average(x[200:])"}),
+    bad=changed(SCRIPT, {"mse_loss(average(x[200:])": "mse_loss(model(x[200:])"}),
+    good=SCRIPT,
     fix="Evaluate and save the averaged model.",
     detector=Detector,
 )

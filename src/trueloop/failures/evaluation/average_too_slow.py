@@ -34,7 +34,7 @@ from typing import Final
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_percent
 from trueloop.failures.failure import Failure, Severity, changed
-from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import SCRIPT, AverageDetector
 from trueloop.tracing.averaging_lines import averaging_line
 from trueloop.tracing.events import AverageKept
 
@@ -58,30 +58,13 @@ class Detector(AverageDetector):
         )
 
 
-BAD = """
-import copy
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x = torch.randn(320, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-average = copy.deepcopy(model)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-decay = 0.9999
-for epoch in range(20):
-    for start in range(0, 280, 40):
-        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(average.parameters(), model.parameters()):
-                slow.mul_(decay).add_(fast, alpha=1 - decay)
-    with torch.no_grad():
-        print(nn.functional.mse_loss(average(x[280:]), y[280:]).item())
-"""
+BAD = changed(
+    SCRIPT,
+    {
+        "for epoch in range(6)": "decay = 0.9999\nfor epoch in range(20)",
+        "slow.mul_(0.99).add_(fast, alpha=0.01)": "slow.mul_(decay).add_(fast, alpha=1 - decay)",
+    },
+)
 
 FAILURE = Failure(
     code="EVL029",

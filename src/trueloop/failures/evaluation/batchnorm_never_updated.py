@@ -338,7 +338,7 @@ FAILURE = Failure(
         BAD,
         {
             "        if step": "        for average, buffer in zip(ema.buffers(), model.buffers()):\n"
-            "            average.copy_(buffer)\n        if step",
+            "            average.copy_(buffer)\n        if step"
         },
     ),
     fix="Copy the buffers together with the weights.",

@@ -59,6 +59,7 @@ from trueloop.analysis.queries.batch_loops import (
     is_loss_call,
     without_conversions,
 )
+from trueloop.analysis.queries.loops import always_run
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, integer, nodes_in, walk
@@ -112,7 +113,7 @@ def _totals_of_one_batch(source: SourceFile) -> Iterator[Hit]:
             continue
         found = [
             (total, read)
-            for statement in _unconditional(loop.node.body)
+            for statement in always_run(loop.node.body)
             for total in _totals_set_by(statement)
             for read in _reads_of_total(source, loop, total)
         ]
@@ -134,15 +135,6 @@ class _Total(NamedTuple):
     name: str
     start: str
     """How a message names the value: "0", "zeros", "an empty list" or "zero counts"."""
-
-
-def _unconditional(block: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a block, also those under ``with``."""
-    for each in block:
-        if isinstance(each, ast.With):
-            yield from _unconditional(each.body)
-        else:
-            yield each
 
 
 def _totals_set_by(statement: ast.stmt) -> Iterator[_Total]:
@@ -440,17 +432,8 @@ def _is_only_replaced(source: SourceFile, loop: BatchLoop, name: str) -> bool:
 
 def _is_collected(source: SourceFile, loop: BatchLoop, name: str, text: Callable[[Any], str] = dotted_name) -> bool:
     """Return True if the loop uses a variable for anything else than to print it or to compute gradients."""
-    for each in walk(loop.node):
-        if not isinstance(getattr(each, "ctx", None), ast.Load) or text(each) != name:
-            continue
-        parent: Any = source.parents.get(id(each))
-        while isinstance(parent, ast.expr | ast.FormattedValue | ast.keyword | ast.JoinedStr):
-            if isinstance(parent, ast.Call) and last_name(parent.func) not in _OUTPUT:
-                return True
-            parent = source.parents.get(id(parent))
-        if not isinstance(parent, ast.Expr):
-            return True
-    return False
+    reads = (each for each in nodes_in(loop.node, ast.expr) if isinstance(getattr(each, "ctx", None), ast.Load))
+    return any(text(each) == name and not _is_printed(source, each) for each in reads)
 
 
 def _decision(source: SourceFile, loop: BatchLoop, name: str) -> Any:

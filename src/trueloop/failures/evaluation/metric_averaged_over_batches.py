@@ -76,7 +76,7 @@ from trueloop.analysis.queries.class_instances import (
     uses,
 )
 from trueloop.analysis.queries.minimised_values import minimised
-from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values
+from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -501,11 +501,7 @@ def _accumulated(source: SourceFile, scope: Any, value: ast.expr) -> ast.AST | N
         case ast.Call(func=ast.Attribute(attr="append", value=owner)):
             return _mean(source, _scope_of(source, scope, owner), owner)
         case ast.Call(func=ast.Attribute(attr=attr, value=owner)) if attr in _METERS and len(parent.args) == 2:
-            return (
-                parent
-                if "meter" in dotted_name(owner).lower() or dotted_name(owner).lower().startswith("avg")
-                else None
-            )
+            return parent if re.search("meter|^avg", dotted_name(owner).lower()) else None
         case _:
             return None
 
@@ -536,12 +532,8 @@ def _division(source: SourceFile, scope: Any, total: ast.expr) -> ast.AST | None
 
 def _is_displayed(source: SourceFile, node: ast.AST) -> bool:
     """Return True for a part of the text that a progress bar shows."""
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        if isinstance(parent, ast.Call) and last_name(parent.func) in _DISPLAYS:
-            return True
-        parent = source.parents.get(id(parent))
-    return False
+    calls = (each for each in enclosing_nodes(source, node) if isinstance(each, ast.Call))
+    return any(last_name(each.func) in _DISPLAYS for each in calls)
 
 
 def _divides_items(loop: Any, total: ast.expr) -> bool:
@@ -592,12 +584,7 @@ def _has_metric(text: str) -> bool:
 
 
 RULE = Rule(
-    required_words=(
-        _has_metric,
-        f"{LOADER_WORDS}|split(|chunk(|range(",
-        "+=|append|mean(|/|update(",
-    ),
-    find=find,
+    required_words=(_has_metric, f"{LOADER_WORDS}|split(|chunk(|range(", "+=|append|mean(|/|update("), find=find
 )
 
 BAD = """

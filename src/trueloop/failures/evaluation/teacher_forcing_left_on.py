@@ -33,10 +33,12 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.class_instances import instances, uses
+from trueloop.analysis.queries.layer_arguments import argument_node
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -56,7 +58,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             position, default = found
             name = forward.args.args[position].arg
             for call in _calls(source, owner.name):
-                passed = _passed(call, position - 1, name)
+                passed = argument_node(call, name, position - 1)
                 share = _share(source, call, position - 1, passed, default)
                 if share and _is_evaluation(source, call):
                     yield _hit(source, call, forward, passed, share, name)
@@ -87,12 +89,6 @@ def _calls(source: SourceFile, owner: str) -> Iterator[ast.Call]:
                     yield call
 
 
-def _passed(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    """Return the argument for teacher forcing; None if the call leaves it out."""
-    by_name = next((each.value for each in call.keywords if each.arg == name), None)
-    return call.args[position] if len(call.args) > position else by_name
-
-
 def _share(source: SourceFile, call: ast.Call, position: int, passed: ast.expr | None, default: float) -> float:
     """Return the share of correct tokens that a call asks for; 0 if it turns teacher forcing off or is not readable."""
     if any(isinstance(e, ast.Starred) for e in call.args) or any(e.arg is None for e in call.keywords):
@@ -110,17 +106,12 @@ def _share(source: SourceFile, call: ast.Call, position: int, passed: ast.expr |
 def _is_evaluation(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a call without gradients, or in a function that sets eval mode and does not train."""
     function = function_of(source, call)
-    parent: Any = call
-    while parent is not function and parent is not None:
-        parent = source.parents.get(id(parent))
-        if isinstance(parent, ast.With) and any(_is_no_grad(item.context_expr) for item in parent.items):
-            return True
-    if isinstance(function, ast.Module):
-        return False
-    if any(_is_no_grad(each) for each in function.decorator_list):
+    blocks = [each for each in enclosing_nodes(source, call) if isinstance(each, ast.With)]
+    contexts = [item.context_expr for each in blocks for item in each.items]
+    if any(map(_is_no_grad, [*contexts, *getattr(function, "decorator_list", ())])):
         return True
     called = {last_name(each.func) for each in nodes_in(function, ast.Call)}
-    return "eval" in called and not called & {"backward", "step"}
+    return not isinstance(function, ast.Module) and "eval" in called and not called & {"backward", "step"}
 
 
 def _is_no_grad(node: ast.expr) -> bool:

@@ -48,6 +48,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.failures.gradient.never_cleared import BAD as NEVER_CLEARED
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, GradientsCleared, Ref, Refs, StepTaken, TracingGap
 from trueloop.tracing.running_code import program_stack, user_files, user_modules
@@ -354,21 +355,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.move(Piece.ZERO_GRAD, before=Piece.OPTIMIZER_STEP)
 
 
-BAD = """
-import torch
-from torch import nn
-
-x = torch.randn(256, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    rows = torch.randint(256, (32,))
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.zero_grad()
-    optimizer.step()
-"""
+BAD = changed(NEVER_CLEARED, {"    optimizer.step()": "    optimizer.zero_grad()\n    optimizer.step()"})
 
 FAILURE = Failure(
     code="GRD002",

@@ -52,6 +52,7 @@ from trueloop.analysis.queries.batch_loops import (
     is_loss_call,
     without_conversions,
 )
+from trueloop.analysis.queries.loops import always_run
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, read_source, walk
@@ -250,7 +251,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         function = function_of(source, node)
         if any(encloses(node, each) for each in backwards) or _differentiates(node):
             continue
-        for statement in _always_run(node.body):
+        for statement in always_run(node.body):
             name = dotted_name(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
             if not isinstance(statement, ast.Assign) or not (is_batch_loop or _shares_names(node.target, statement)):
                 continue
@@ -304,14 +305,6 @@ def _differentiates(loop: ast.For) -> bool:
         for argument in call.args
         for each in walk(argument)
     )
-
-
-def _always_run(block: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a block that run in each iteration, in the order of the text."""
-    for each in block:
-        yield each
-        if isinstance(each, ast.With):
-            yield from _always_run(each.body)
 
 
 def _is_only_replaced(source: SourceFile, loop: ast.For, statement: ast.Assign, name: str) -> bool:

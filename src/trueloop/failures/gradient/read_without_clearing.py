@@ -356,10 +356,7 @@ FAILURE = Failure(
     title="Gradients of single losses are read without clearing",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(
-        BAD,
-        {"    for loss in losses:\n": "    for loss in losses:\n        optimizer.zero_grad()\n"},
-    ),
+    good=changed(BAD, {"    for loss in losses:\n": "    for loss in losses:\n        optimizer.zero_grad()\n"}),
     fix="Clear the gradients before each backward pass, or use torch.autograd.grad.",
     rule=RULE,
 )

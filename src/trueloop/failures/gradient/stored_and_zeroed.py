@@ -30,7 +30,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -88,12 +88,8 @@ def _zeroes_in_place(call: ast.Call) -> bool:
 
 def _outermost_loop(source: SourceFile, node: ast.AST) -> ast.AST | None:
     """Return the outermost loop around a node in its function."""
-    loop, current = None, source.parents.get(id(node))
-    while current is not None and not isinstance(current, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        if isinstance(current, ast.For | ast.While):
-            loop = current
-        current = source.parents.get(id(current))
-    return loop
+    loops = [each for each in enclosing_nodes(source, node) if isinstance(each, ast.For | ast.While)]
+    return loops[-1] if loops else None
 
 
 def _is_tensor(source: SourceFile, container: ast.expr) -> bool:

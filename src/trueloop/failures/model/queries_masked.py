@@ -71,8 +71,7 @@ def _query_masks(source: SourceFile) -> Iterator[tuple[ast.expr, int]]:
         match node:
             case ast.Call(
                 func=ast.Attribute(
-                    attr="unsqueeze",
-                    value=ast.Call(func=ast.Attribute(attr="unsqueeze", value=base), args=[first]),
+                    attr="unsqueeze", value=ast.Call(func=ast.Attribute(attr="unsqueeze", value=base), args=[first])
                 ),
                 args=[second],
             ) if (integer(first), integer(second)) in ((1, 3), (1, -1), (-1, 1), (2, 1)):

@@ -445,13 +445,7 @@ _WORDS: Final = (
     "|tanh|Tanh|oftmax|.detach()|.float()|.half()|==|.clip(|.grad|import grad|.data.|.weight.|.bias."
     "|.reset_parameters|.init_weights|.zero_|.share_memory|.cuda\n|.drop|.fillna(|et_index(|.sort_|.rename(|.replace("
 )
-RULE = Rule(
-    required_words=(
-        _WORDS,
-        _may_discard,
-    ),
-    find=find_all,
-)
+RULE = Rule(required_words=(_WORDS, _may_discard), find=find_all)
 
 SCRIPT = """
 import torch

@@ -39,9 +39,11 @@ from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions, uses
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.unread_variables import has_loop
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.model.target_not_copied import GOOD
 
 _WORDS: Final = frozenset(("target", "tgt", "targ"))
 _HARMLESS: Final = frozenset(("eval", "to", "cuda", "cpu", "requires_grad_", "train", "float", "double"))
@@ -54,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         target = statement.targets[0]
         if not isinstance(target, ast.Name | ast.Attribute) or not name_words(last_name(target)) & _WORDS:
             continue
-        found = uses(source, target) if not _is_in_loop(source, statement) else None
+        found = uses(source, target) if not has_loop(source, statement) else None
         copy, model = _copied(source, statement, found or [])
         if not found or model is None or not _is_trained(source, model) or not _is_whole(source, target):
             continue
@@ -87,15 +89,6 @@ def _copied(source: SourceFile, statement: ast.Assign, found: list[ast.expr]) ->
     return None, None
 
 
-def _is_in_loop(source: SourceFile, node: ast.AST) -> bool:
-    function, parent = function_of(source, node), source.parents.get(id(node))
-    while parent is not None and parent is not function:
-        if isinstance(parent, _Loop):
-            return True
-        parent = source.parents.get(id(parent))
-    return False
-
-
 def _load_of(source: SourceFile, node: ast.AST) -> ast.Call | None:
     """Return the call of ``load_state_dict`` of a network."""
     method = source.parents[id(node)]
@@ -115,7 +108,7 @@ def _context(source: SourceFile, node: Any, created: ast.stmt) -> str:
         return "harmless"
     load = _load_of(source, node)
     if load is not None:
-        is_first = function_of(source, load) is function_of(source, created) and not _is_in_loop(source, load)
+        is_first = function_of(source, load) is function_of(source, created) and not has_loop(source, load)
         return "harmless" if is_first else "other"
     loop = source.parents.get(id(source.parents[id(parent)]))
     if parent.attr == "parameters" and isinstance(loop, ast.For):
@@ -147,41 +140,14 @@ def _is_in_training(source: SourceFile, call: ast.AST) -> bool:
 
 RULE = Rule(required_words=("backward(", "target|Target|tgt|targ", "deepcopy(|load_state_dict("), find=find)
 
-BAD = """
-import copy
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-states, next_states = torch.randn(256, 4), torch.randn(256, 4)
-actions, rewards = torch.randint(0, 2, (256, 1)), torch.randn(256)
-policy_net = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
-target_net = copy.deepcopy(policy_net)
-optimizer = torch.optim.Adam(policy_net.parameters(), lr=0.01)
-for step in range(30):
-    rows = torch.randint(0, 256, (32,))
-    with torch.no_grad():
-        target = rewards[rows] + 0.9 * target_net(next_states[rows]).max(1).values
-    value = policy_net(states[rows]).gather(1, actions[rows]).squeeze(1)
-    optimizer.zero_grad()
-    nn.functional.smooth_l1_loss(value, target).backward()
-    optimizer.step()
-"""
+BAD = changed(GOOD, {"    if step % 10 == 9:\n        target_net.load_state_dict(policy_net.state_dict())\n": ""})
 
 FAILURE = Failure(
     code="OPT013",
     title="The target network is never updated",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(
-        BAD,
-        {
-            "    optimizer.step()\n": (
-                "    optimizer.step()\n    if step % 10 == 9:\n"
-                "        target_net.load_state_dict(policy_net.state_dict())\n"
-            )
-        },
-    ),
+    good=GOOD,
     fix="Copy the weights to the target network regularly, or mix them in.",
     rule=RULE,
 )

@@ -2,7 +2,7 @@
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -296,6 +296,20 @@ class Backward:
 
 def _has_changed(gradient: Tensor | None, before: tuple[Tensor, Version]) -> bool:
     return gradient is None or gradient is not before[0] or version_of(gradient) != before[1]
+
+
+def nodes_below(roots: Iterable[Tensor], limit: int) -> list[Any]:
+    """Return the nodes of a graph without those of parameters, which all graphs share; not many more than a limit."""
+    found = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen = set(found)
+    for node in found:
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen and below.name() != "torch::autograd::AccumulateGrad":
+                seen.add(below)
+                found.append(below)
+        if len(found) >= limit:
+            break
+    return found
 
 
 def check_signature(backward: Callable[..., Any]) -> None:

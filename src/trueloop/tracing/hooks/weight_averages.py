@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import AverageKept, CheckpointWritten, Event, ModelCalled, OptimizerCreated, StateLoaded
-from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.gradients import parameters_of
 from trueloop.tracing.hooks.states import tensors_in_state
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.registry import frame_values
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import is_user_code, user_location
+from trueloop.tracing.user_location import user_location
 
 SEARCHED_FROM: Final = (4, 24, 96)
 """Numbers of updates at which averages are searched; averaging may begin after a warm-up."""
@@ -230,7 +230,7 @@ class WeightAverages(Hook):
             holder = getattr(owner, "__dict__", {}).get(attribute)
         else:
             frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            holder = next((value for name, value in _frame_values(frame) if name == average.name), None)
+            holder = next((value for name, value in frame_values(frame) if name == average.name), None)
         found = _tensors(holder, names)
         return _read(found) if found else None
 
@@ -262,7 +262,7 @@ def _find_like(frame: FrameType | None, model: nn.Module, trained: _Values) -> I
 
 def _holders(frame: FrameType | None) -> Iterator[tuple[str, Any, Any]]:
     """Yield modules and dictionaries in variables of the program and attributes of its objects, with their owners."""
-    for name, value in islice(_frame_values(frame), MAX_VARIABLES):
+    for name, value in islice(frame_values(frame), MAX_VARIABLES):
         if type(value) is dict or issubclass(type(value), nn.Module):
             yield name, None, value
         if type(value).__module__.partition(".")[0] in ("torch", "numpy", "builtins"):
@@ -274,13 +274,6 @@ def _holders(frame: FrameType | None) -> Iterator[tuple[str, Any, Any]]:
                 for inner, each in list(vars(item).items())[:64]:
                     if type(each) is dict or issubclass(type(each), nn.Module):
                         yield f"{name}.{attribute}.{inner}", item, each
-
-
-def _frame_values(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    while frame is not None:
-        if is_user_code(frame.f_code):
-            yield from list(variables(frame).items())
-        frame = frame.f_back
 
 
 def _tensors(holder: Any, names: Iterable[str]) -> dict[str, Tensor]:

@@ -46,6 +46,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.best_values import (
     LARGE,
     BestCheck,
@@ -58,6 +59,7 @@ from trueloop.analysis.queries.best_values import (
     stores,
 )
 from trueloop.analysis.queries.metric_names import better_direction, metric_name, name_words
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
 from trueloop.failures.checkpoint.best_never_beaten.kept_direction import find_kept_worst
@@ -96,9 +98,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _never_updated(source: SourceFile, check: BestCheck, initial: list[Any]) -> Iterator[Hit]:
-    loop, function = _innermost(source, check.node, LOOPS), _innermost(source, check.node, FUNCTIONS)
+    loop, function = _innermost_loop(source, check.node), function_of(source, check.node)
     is_repeated = loop is not None and not any(encloses(loop, target) for target, _ in initial)
-    is_called_again = function is not None and not any(encloses(function, target) for target, _ in initial)
+    is_called_again = isinstance(function, FUNCTIONS) and not any(encloses(function, target) for target, _ in initial)
     if (not is_repeated and not is_called_again) or _is_set_by_name(source, check.best) or _is_limit(source, initial):
         return
     best, value = ast.unparse(check.best), ast.unparse(check.value)
@@ -144,8 +146,8 @@ def _is_set_by_name(source: SourceFile, best: ast.expr) -> bool:
 def _reset_or_never_beaten(source: SourceFile, check: BestCheck, initial: list[Any]) -> Iterator[Hit]:
     best, test = ast.unparse(check.best), ast.unparse(check.node.test)
     numbers = [float(initial_number(value) or 0.0) for _, value in initial]
-    loop = _innermost(source, check.node, LOOPS)
-    if loop is not None and all(_innermost(source, target, LOOPS) is loop for target, _ in initial):
+    loop = _innermost_loop(source, check.node)
+    if loop is not None and all(_innermost_loop(source, target) is loop for target, _ in initial):
         if all(target.lineno < check.node.lineno for target, _ in initial) and not _is_conditional(
             source, initial, loop
         ):
@@ -203,14 +205,9 @@ def _mirrored(source: SourceFile, check: BestCheck, initial: list[Any]) -> Fix |
     return None
 
 
-def _innermost(source: SourceFile, node: ast.AST, kind: Any) -> Any:
-    """Return the innermost loop, or function, around a node within its function; None if there is none."""
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, kind):
-        if isinstance(parent, FUNCTIONS) and kind is LOOPS:
-            return None
-        parent = source.parents.get(id(parent))
-    return parent
+def _innermost_loop(source: SourceFile, node: ast.AST) -> Any:
+    """Return the innermost loop around a node within its function; None if there is none."""
+    return next((each for each in enclosing_nodes(source, node) if isinstance(each, LOOPS)), None)
 
 
 def _is_conditional(source: SourceFile, initial: list[Any], loop: ast.AST) -> bool:

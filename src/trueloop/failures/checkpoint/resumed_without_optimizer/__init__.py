@@ -251,20 +251,21 @@ model.load_state_dict(checkpoint["model"])
 scheduler.load_state_dict(checkpoint["scheduler"])
 train(model, optimizer, scheduler)
 """
+GOOD = changed(
+    BAD,
+    {
+        'scheduler.load_state_dict(checkpoint["scheduler"])': (
+            'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
+        )
+    },
+)
 
 FAILURE = Failure(
     code="CKP002",
     title="Training is resumed without the optimizer's state",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(
-        BAD,
-        {
-            'scheduler.load_state_dict(checkpoint["scheduler"])': (
-                'optimizer.load_state_dict(checkpoint["optimizer"])\nscheduler.load_state_dict(checkpoint["scheduler"])'
-            )
-        },
-    ),
+    good=GOOD,
     fix='Load the state of the optimizer too: optimizer.load_state_dict(checkpoint["optimizer"]).',
     rule=RULE,
     detector=Detector,

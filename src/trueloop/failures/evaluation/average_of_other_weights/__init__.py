@@ -40,7 +40,7 @@ References
 from trueloop.core.findings import Evidence
 from trueloop.failures.evaluation.average_of_other_weights.created_apart import RULE
 from trueloop.failures.failure import Failure, Severity, changed
-from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import SCRIPT, AverageDetector
 from trueloop.tracing.averaging_lines import creation_line
 from trueloop.tracing.events import AverageKept
 
@@ -61,28 +61,10 @@ class Detector(AverageDetector):
         )
 
 
-BAD = """
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x = torch.randn(240, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-average = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(6):
-    for start in range(0, 200, 40):
-        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(average.parameters(), model.parameters()):
-                slow.mul_(0.99).add_(fast, alpha=0.01)
-    with torch.no_grad():
-        print(nn.functional.mse_loss(average(x[200:]), y[200:]).item())
-"""
+BAD = changed(
+    SCRIPT,
+    {"import copy\n": "", "copy.deepcopy(model)": "nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))"},
+)
 
 FAILURE = Failure(
     code="EVL015",

@@ -28,7 +28,7 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.source_calls import call_at, expression_at, tree_of
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import is_user_code, user_location
+from trueloop.tracing.user_location import user_frame, user_location
 
 MAX_LOOPS: Final = 64
 MAX_DEPTH: Final = 8
@@ -146,7 +146,7 @@ class ComparedShapes(Hook):
         if location in self._compared or (tensor.is_cpu and other.is_cpu and _are_same(column, row)):
             return
         self._compared.add(location)
-        frame = _user_frame()
+        frame = user_frame()
         found = expression_at(frame) if frame is not None else None
         if location is None or frame is None or not _is_mistake(frame, found, column, is_sum=name in _SUMMED_ONLY):
             return
@@ -165,7 +165,7 @@ class ComparedShapes(Hook):
 
     def _on_array_reduced(self, rows: int, columns: int) -> None:
         """Check the arrays whose difference or comparison is reduced: ``np.mean((predicted - labels) ** 2)``."""
-        frame = _user_frame()
+        frame = user_frame()
         found = call_at(frame) if rows == columns > 1 and frame is not None else None
         if found is None or frame is None or len(found.args) != 1 or not self._is_pair((rows, 1), (rows,)):
             return
@@ -193,7 +193,7 @@ class ComparedShapes(Hook):
             return
         if self._is_pair(column, row):
             self._compared.add(location)
-            frame = _user_frame()
+            frame = user_frame()
             found = expression_at(frame) if frame is not None else None
             if frame is None or _is_mistake(frame, found, None, is_sum=False):
                 self._stream.emit(OutputsCompared(
@@ -205,7 +205,7 @@ class ComparedShapes(Hook):
         if isinstance(event, LossEvaluated):
             self._on_loss(event)
             return
-        frame = _user_frame()
+        frame = user_frame()
         if frame is None or len(self._loops) >= MAX_LOOPS:
             return
         seen = self._loops.get((frame.f_code, frame.f_lineno), 0)
@@ -245,13 +245,6 @@ def _are_crossed(one: Tensor, other: Tensor) -> bool:
     first, second = one.shape, other.shape
     column, row = (first, second) if len(first) == 2 else (second, first)
     return len(column) == 2 and len(row) == 1 and column[1] == 1 and column[0] == row[0] > 1
-
-
-def _user_frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and not is_user_code(frame.f_code):
-        frame = frame.f_back
-    return frame
 
 
 def _is_mistake(frame: FrameType, node: ast.expr | None, column: Tensor | None, *, is_sum: bool) -> bool:

@@ -176,7 +176,4 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from find_undone(source)
 
 
-RULE: Final = Rule(
-    required_words=("BatchNorm|bn", "requires_grad|.eval()", ".train(", ".step("),
-    find=find_all,
-)
+RULE: Final = Rule(required_words=("BatchNorm|bn", "requires_grad|.eval()", ".train(", ".step("), find=find_all)

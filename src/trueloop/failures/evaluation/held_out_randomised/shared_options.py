@@ -9,14 +9,11 @@ from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.data_parts import part_of_call
 from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.shuffled_loaders import argument_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.evaluation.held_out_randomised.always_random import always_random
-from trueloop.failures.evaluation.held_out_randomised.augmentation_switches import (
-    Switch,
-    is_random_transform,
-    switches,
-)
+from trueloop.failures.evaluation.held_out_randomised.augmentation_switches import Switch, is_random_transform, switches
 
 _OTHER_USE: Final = re.compile(r"\btta\b|tta_|_tta|simclr|contrastive|byol|two_?crop|n_views|denois", re.IGNORECASE)
 _MAX_DEPTH: Final = 3
@@ -118,23 +115,15 @@ def _passed(source: SourceFile, switch: Switch, call: ast.Call, bound: Mapping[i
 
 
 def _argument(source: SourceFile, function: Any, name: str, call: ast.Call) -> ast.expr | None:
-    """Return the argument of a parameter, or its default value."""
-    for each in call.keywords:
-        if each.arg == name:
-            return each.value
-    for each in call.keywords:
-        if each.arg is None:
-            options = _options(source, each.value)
-            if options is None or name in options:
-                return None if options is None else options[name]
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args) if each.arg != "self"]
-    if any(isinstance(each, ast.Starred) for each in call.args):
+    """Return the argument of a parameter, also one in ``**options``, or its default value."""
+    is_named = any(each.arg == name for each in call.keywords)
+    for each in call.keywords if not is_named else ():
+        options = _options(source, each.value) if each.arg is None else {}
+        if options is None or name in options:
+            return None if options is None else options[name]
+    if not is_named and any(isinstance(each, ast.Starred) for each in call.args):
         return None
-    if name in names and names.index(name) < len(call.args):
-        return call.args[names.index(name)]
-    defaults = dict(zip(names[::-1], function.args.defaults[::-1], strict=False))
-    named_only = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    return defaults.get(name) or next((default for each, default in named_only if each.arg == name), None)
+    return argument_of(source, function, call, name)
 
 
 def _options(source: SourceFile, node: ast.expr) -> dict[str, ast.expr] | None:

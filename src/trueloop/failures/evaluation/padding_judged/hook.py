@@ -1,7 +1,6 @@
 """Reads the padding of labels that the program compares with predictions."""
 
 import ast
-import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -22,7 +21,7 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.source_calls import expression_at, tree_of
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import is_user_code, user_location
+from trueloop.tracing.user_location import user_frame, user_location
 
 MAX_LOSSES: Final = 64  # events of losses whose ignored label is read
 MAX_PLACES: Final = 64  # comparisons of the program
@@ -88,7 +87,7 @@ class ComparedPadding(Hook):
             return
         if location is None or not (has_storage(tensor) and has_storage(other)):
             return
-        text = text or _comparison_of_all_positions(_user_frame())
+        text = text or _comparison_of_all_positions(user_frame())
         self._places[location] = (reads + 1 if text else MAX_READS, text)
         found = [self._padding(each) for each in (tensor, other)] if text else []
         ignored, count = max(found, key=lambda each: each[1], default=(0, 0))
@@ -122,13 +121,6 @@ def _fills_up_rows(is_padding: Tensor) -> bool:
     counts = is_padding.sum(1)
     follows = bool((is_padding.long().diff(dim=1) >= 0).all())
     return follows and bool(counts.max() > counts.min()) and bool(counts.max() < is_padding.shape[1])
-
-
-def _user_frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and not is_user_code(frame.f_code):
-        frame = frame.f_back
-    return frame
 
 
 def _comparison_of_all_positions(frame: FrameType | None) -> str:

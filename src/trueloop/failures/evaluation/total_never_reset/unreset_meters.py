@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import batch_loops
 from trueloop.analysis.queries.class_instances import Instance, definitions, enclosing_loops, instances, uses
 from trueloop.analysis.queries.metric_names import WORDS, name_words
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import REMOVING_METHODS, Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in, walk
 
@@ -258,12 +259,8 @@ def _reads_each_epoch(source: SourceFile, read: ast.AST, epochs: ast.AST, batche
     paths = [{id(each) for each in path} for path in enclosing_loops(source, read)]
     if not any(id(epochs) in path and id(batches) not in path for path in paths):
         return False
-    parent = source.parents.get(id(read))
-    while parent is not None and not isinstance(parent, ast.FunctionDef):
-        if isinstance(parent, ast.If) and bool(nodes_in(parent.test, ast.Eq)):
-            return False  # perhaps only in the last epoch
-        parent = source.parents.get(id(parent))
-    return True
+    tests = [each.test for each in enclosing_nodes(source, read) if isinstance(each, ast.If)]
+    return not any(nodes_in(each, ast.Eq) for each in tests)  # perhaps only in the last epoch
 
 
 def _insert_reset(source: SourceFile, meter: Meter, update: Any, batches: ast.For | ast.While) -> Fix | None:

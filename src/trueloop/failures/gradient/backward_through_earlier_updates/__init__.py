@@ -122,12 +122,7 @@ FAILURE = Failure(
     title="Backward passes go through all earlier updates",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(
-        BAD,
-        {
-            "loss.backward(retain_graph=True)": "loss.backward()\n    hidden = hidden.detach()",
-        },
-    ),
+    good=changed(BAD, {"loss.backward(retain_graph=True)": "loss.backward()\n    hidden = hidden.detach()"}),
     fix="Detach the state after each update: `hidden = hidden.detach()`, and remove `retain_graph=True`.",
     detector=Detector,
 )

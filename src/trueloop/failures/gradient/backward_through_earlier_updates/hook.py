@@ -11,7 +11,7 @@ from trueloop.core.findings import CodePosition
 from trueloop.failures.gradient.backward_through_earlier_updates import GraphsGrowing
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event
-from trueloop.tracing.hooks.backward import check_signature
+from trueloop.tracing.hooks.backward import check_signature, nodes_below
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -60,27 +60,13 @@ class GraphSizes(Hook):
         sizes = self._sizes.setdefault(location, [])
         if sizes is None:
             return
-        sizes.append(_size(roots))
+        sizes.append(len(nodes_below(roots, MAX_NODES)))
         grown = [later - earlier for earlier, later in pairwise(sizes[1:])]
         if sizes[-1] >= MAX_NODES or len(set(grown)) > 1 or any(each < sizes[0] / 2 for each in grown):
             self._sizes[location] = None  # the first graph may differ from the others, as its state has no graph
         elif len(grown) >= MIN_UPDATES:
             self._sizes[location] = None
             self._stream.emit(GraphsGrowing(location=location, first=sizes[0], last=sizes[-1], updates=len(sizes)))
-
-
-def _size(roots: Sequence[Tensor]) -> int:
-    """Return the number of nodes of a graph, without those of parameters; at most `MAX_NODES`."""
-    found = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(found)
-    for node in found:
-        for below, _ in node.next_functions:
-            if below is not None and below not in seen and below.name() != "torch::autograd::AccumulateGrad":
-                seen.add(below)
-                found.append(below)
-        if len(found) >= MAX_NODES:
-            break
-    return len(found)
 
 
 HOOK: Final = GraphSizes

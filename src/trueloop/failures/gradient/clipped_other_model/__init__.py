@@ -51,7 +51,7 @@ from trueloop.analysis.queries.clipping import has_infinite_limit
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.gradient.clipped_other_model.weights import find_clipped_weights
+from trueloop.failures.gradient.clipped_other_model.weights import find_clipped_weights, shares
 from trueloop.tracing.events import GradientsCleared, GradientsClipped, Ref, StepTaken, TracingGap
 
 MIN_TIMES: Final = 3
@@ -141,10 +141,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
         kinds = (OpKind.STEP, OpKind.CLEAR_GRADIENTS, OpKind.CLIP_GRADIENTS)
         chain = [each for each in after if each.kind in kinds and each.is_unconditional_in(loop)]
         step = next((each for each in chain if each.kind is OpKind.STEP), None)
-        if step is None or not clip.is_unconditional_in(loop) or not step.subject.models() or _shares(step, clip):
+        if step is None or not clip.is_unconditional_in(loop) or not step.subject.models() or shares(step, clip):
             continue
-        is_clipped = any(_shares(each, step) for each in _clips_before(inside, step))
-        later = next((each for each in chain if each.kind is not OpKind.CLIP_GRADIENTS and _shares(each, clip)), None)
+        is_clipped = any(shares(each, step) for each in _clips_before(inside, step))
+        later = next((each for each in chain if each.kind is not OpKind.CLIP_GRADIENTS and shares(each, clip)), None)
         if not is_clipped and later is not None and later.kind is OpKind.CLEAR_GRADIENTS:
             yield Hit(
                 message=f"`{ast.unparse(clip.node)}` clips other gradients than `{ast.unparse(step.node)}` uses, and "
@@ -162,10 +162,6 @@ def _clips_before(operations: list[Op], step: Op) -> list[Op]:
             break
         found += [each] if each.kind is OpKind.CLIP_GRADIENTS else []
     return found
-
-
-def _shares(one: Op, other: Op) -> bool:
-    return one.subject.covers(other.subject) or other.subject.covers(one.subject)
 
 
 RULE: Final = Rule(

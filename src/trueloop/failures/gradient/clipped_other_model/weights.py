@@ -87,10 +87,10 @@ def _step_before(source: SourceFile, clipping: _Clipping) -> Op | None:
     """
     loop, small = clipping.loop, clipping.limit is not None and clipping.limit <= _SMALL_LIMIT
     before = _latest_steps(source, loop)
-    if not before or (any(_shares(each, loop) for each in before) and not small):
+    if not before or (any(shares(each, loop) for each in before) and not small):
         return None
-    steps = [each for each in source.ops(OpKind.STEP) if each.subject.models() and not _shares(each, loop)]
-    first = [each for each in before if not _shares(each, loop)]
+    steps = [each for each in source.ops(OpKind.STEP) if each.subject.models() and not shares(each, loop)]
+    first = [each for each in before if not shares(each, loop)]
     for step in first or steps:
         if _scores(source, step, loop) and not _scores(source, loop, step):
             return step
@@ -113,11 +113,11 @@ def _latest_steps(source: SourceFile, loop: Op) -> list[Op]:
 def _scores(source: SourceFile, scoring: Op, scored: Op) -> bool:
     """Return True if a call of the model of one operation gets what the model of the other operation has made."""
     calls = source.ops(OpKind.MODEL_CALL)
-    made = {id(each.result) for each in calls if each.result is not None and _shares(each, scored)}
+    made = {id(each.result) for each in calls if each.result is not None and shares(each, scored)}
     return any(
         id(value) in made
         for call in calls
-        if _shares(call, scoring) and not _shares(call, scored)
+        if shares(call, scoring) and not shares(call, scored)
         for given in call.inputs
         for value in given.ancestors()
     )
@@ -126,10 +126,11 @@ def _scores(source: SourceFile, scoring: Op, scored: Op) -> bool:
 def _is_clipped(source: SourceFile, step: Op, clippings: Sequence[_Clipping]) -> bool:
     """Return True if the program also clips the weights that a step updates, perhaps in a function of another file."""
     passed = [each for each in source.ops(OpKind.ESCAPE) if _CALL_NAME.search(ast.unparse(each.node))]
-    return any(_shares(each.loop, step) for each in clippings) or any(
+    return any(shares(each.loop, step) for each in clippings) or any(
         step.subject.covers(value) for each in passed for value in each.inputs
     )
 
 
-def _shares(one: Op, other: Op) -> bool:
+def shares(one: Op, other: Op) -> bool:
+    """Return True if one of two operations concerns parameters of the other."""
     return one.subject.covers(other.subject) or other.subject.covers(one.subject)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from trueloop.core.findings import CodePosition, Evidence, Severity
-from trueloop.failures.gradient.never_cleared.leftover_gradients import is_present
+from trueloop.failures.gradient.never_cleared.leftover_gradients import MIN_STEPS, is_enough, is_present
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
@@ -21,8 +21,6 @@ from trueloop.tracing.events import (
     StepTaken,
 )
 
-MIN_STEPS: Final = 24  # of a generator with gradients of both losses
-MIN_PRESENT: Final = 20  # of these steps, in which the gradients of the critic's loss were not zero
 MAX_OPTIMIZERS: Final = 8
 
 
@@ -136,11 +134,7 @@ class CriticGradients:
 
 
 def _count(generator: _Generator, step: _Step) -> Evidence | None:
-    if step.present is None or generator.steps >= MIN_STEPS:
-        return None
-    generator.steps += 1
-    generator.steps_present = generator.steps_present + step.present
-    if generator.steps < MIN_STEPS or int(generator.steps_present) < MIN_PRESENT:
+    if not is_enough(generator, step.present):
         return None
     return Evidence(
         message=f"{step.call} also used the gradients of a loss with which another optimizer has stepped: this "

@@ -122,13 +122,23 @@ def is_present(parameters: Refs, live: Mapping[Ref, Any]) -> Any:
     return False if gradient is None else gradient.detach().abs().sum() > 0
 
 
+def is_enough(account: Any, present: Any) -> bool:
+    """Count a step, and return True if the gradients of another loss were not zero in most of the first steps.
+
+    Args:
+        account: has the number of steps, and of those with such gradients.
+        present: whether this step had them; None if it is unknown.
+    """
+    if present is None or account.steps >= MIN_STEPS:
+        return False
+    account.steps += 1
+    account.steps_present = account.steps_present + present
+    return account.steps == MIN_STEPS and int(account.steps_present) >= MIN_PRESENT
+
+
 def _count_step(account: _Account, event: StepTaken) -> Evidence | None:
     left = account.leftover
-    if left is None or not account.is_added or account.present is None or account.steps >= MIN_STEPS:
-        return None
-    account.steps += 1
-    account.steps_present = account.steps_present + account.present
-    if account.steps < MIN_STEPS or int(account.steps_present) < MIN_PRESENT:
+    if left is None or not account.is_added or not is_enough(account, account.present):
         return None
     return Evidence(
         message=f"{event.call} also used the gradients of a loss with which another optimizer has stepped: they were "

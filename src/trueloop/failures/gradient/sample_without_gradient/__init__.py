@@ -38,6 +38,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.possible_values import is_without_gradients
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -103,10 +104,8 @@ def _return_value(source: SourceFile, name: str) -> tuple[ast.FunctionDef, ast.e
 
 def _in_module(source: SourceFile, node: ast.AST) -> bool:
     """Return True for code of a class with a base class that has ``Module`` in its name."""
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.ClassDef):
-        parent = source.parents.get(id(parent))
-    return parent is not None and any("Module" in ast.unparse(base) for base in parent.bases)
+    bases = getattr(enclosing_definition(source, node, ast.ClassDef), "bases", ())
+    return any("Module" in ast.unparse(each) for each in bases)
 
 
 def _is_computed(function: Any, created: Any) -> bool:

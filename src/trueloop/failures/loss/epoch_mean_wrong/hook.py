@@ -2,7 +2,6 @@
 
 import ast
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -22,7 +21,7 @@ from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.source_calls import tree_of
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import is_user_code
+from trueloop.tracing.user_location import user_frame
 
 TOLERANCE: Final = 1e-4  # of sums that a program may compute in float32
 MIN_BATCHES: Final = 3
@@ -81,7 +80,7 @@ class EpochLosses(Hook):
     def _search(self, epoch: _Epoch) -> None:
         if epoch.steps < len(epoch.losses):  # losses of accumulated batches are divided, and may be multiplied again
             return
-        frame = _user_frame()
+        frame = user_frame()
         if frame is None:
             return
         sums = sum(epoch.losses), sum(loss * size for loss, size in zip(epoch.losses, epoch.sizes, strict=True))
@@ -104,13 +103,6 @@ class EpochLosses(Hook):
                         divisor_text=ast.unparse(divisor), is_weighted=is_weighted, batches=len(epoch.sizes),
                         samples=sum(epoch.sizes), total=number,
                     ))  # fmt: skip
-
-
-def _user_frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and not is_user_code(frame.f_code):
-        frame = frame.f_back
-    return frame
 
 
 def _number(value: Any) -> float | None:

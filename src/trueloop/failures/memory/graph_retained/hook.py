@@ -14,7 +14,7 @@ from torch import Tensor
 from trueloop.core.findings import CodePosition
 from trueloop.failures.memory.graph_retained import MIN_GRAPHS, GraphsRetained
 from trueloop.tracing.events import Event
-from trueloop.tracing.hooks.backward import check_signature
+from trueloop.tracing.hooks.backward import check_signature, nodes_below
 from trueloop.tracing.patch import Patches, hide_from_compiler
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -98,8 +98,8 @@ class RetainedGraphs:
             line.decided = True
             self._stream.emit(GraphsRetained(location=location, count=line.freed))
             return
-        nodes = _nodes(roots)
-        if not nodes:  # too large to decide
+        nodes = nodes_below(roots, MAX_NODES + 1)
+        if not 0 < len(nodes) <= MAX_NODES:  # too large to decide
             line.decided = True
             return
         _attach_sentinel(nodes, _GraphSentinel(line, line.last_update != self._stream.update))
@@ -113,20 +113,6 @@ def _attach_sentinel(nodes: Sequence[Any], sentinel: _GraphSentinel) -> None:
     hide_from_compiler(mark_used)
     for node in nodes:
         node.register_prehook(mark_used)
-
-
-def _nodes(roots: Sequence[Tensor]) -> list[Any]:
-    """Return the nodes of a graph without those of parameters, which all graphs share; [] if there are too many."""
-    found = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(found)
-    for node in found:
-        for below, _ in node.next_functions:
-            if below is not None and below not in seen and below.name() != "torch::autograd::AccumulateGrad":
-                seen.add(below)
-                found.append(below)
-        if len(found) > MAX_NODES:
-            return []
-    return found
 
 
 HOOK: Final = RetainedGraphs

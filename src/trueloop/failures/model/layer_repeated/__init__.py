@@ -61,6 +61,7 @@ from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import Fix, dotted_name, nodes_in, read_source, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.model.layer_repeated.one_instance import one_instance_entries
+from trueloop.failures.model.target_not_copied import is_shallow_copy
 from trueloop.tracing.events import ModelCalled
 from trueloop.tracing.running_code import user_modules
 from trueloop.tracing.weak_id_dict import WeakIdDict
@@ -107,7 +108,7 @@ class Detector(BaseDetector):
             for node, entries in _repetitions(tree):
                 names = {last_name(each.func) for each in entries if isinstance(each, ast.Call)}
                 names = names.union(*(made.get(name, ()) for name in names))
-                is_shallow = _is_shallow_copy(node)
+                is_shallow = is_shallow_copy(node)
                 kind = next((each for each in repeated if repeated[each].is_shallow and is_shallow), None)
                 kind = kind or next((each for each in repeated if each in names and not is_shallow), None)
                 place = SourceLocation(file, node.lineno)
@@ -146,14 +147,10 @@ def _repetitions(tree: ast.AST) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
                 yield node, first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
             case ast.Call(args=[_, value]) if dotted_name(node.func) == "dict.fromkeys":
                 yield node, [value]
-            case ast.Call() if _is_shallow_copy(node):
+            case ast.Call() if is_shallow_copy(node):
                 yield node, [node]
             case _:
                 pass
-
-
-def _is_shallow_copy(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and dotted_name(node.func) == "copy.copy" and len(node.args) == 1
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -323,14 +320,7 @@ def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, tim
 
 _LAYERS: Final = re.compile(r"norm|conv|layer|block|linear|module", re.IGNORECASE)
 _PRODUCTS: Final = tuple(
-    map(
-        re.compile,
-        (
-            r"\]\s*\*[^*]",
-            r"\*(?<=[^*]\*)\s*\[",
-            r"\*(?<=[^*]\*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,",
-        ),
-    )
+    map(re.compile, (r"\]\s*\*[^*]", r"\*(?<=[^*]\*)\s*\[", r"\*(?<=[^*]\*)\s*\([^()]*(?:\([^()]*\)[^()]*)?,"))
 )
 """A list times a number, or a number times a list or tuple."""
 _PLACES: Final = tuple(

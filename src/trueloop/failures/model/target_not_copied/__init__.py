@@ -215,7 +215,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     yield Hit(message=f"`{source.text.segment(call)}` copies the weights to themselves.", node=call)
                 continue
             assignment = _aliasing(source, call, target, online)
-            is_shallow = assignment is not None and _is_shallow_copy(assignment.value)
+            is_shallow = assignment is not None and is_shallow_copy(assignment.value)
             if assignment is not None and (is_named or is_shallow) and id(assignment) not in reported:
                 reported.add(id(assignment))
                 yield Hit(
@@ -275,7 +275,7 @@ def _assignments_of(scope: ast.AST, target: ast.expr) -> list[ast.Assign]:
 def _without_moves(value: Any) -> Any:
     """Return the network in ``network.to(device).eval()`` and ``copy.copy(network)``."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if _is_shallow_copy(value):
+        if is_shallow_copy(value):
             value = value.args[0]
         elif value.func.attr in UNCHANGING:
             value = value.func.value
@@ -284,7 +284,7 @@ def _without_moves(value: Any) -> Any:
     return value
 
 
-def _is_shallow_copy(value: ast.expr) -> bool:
+def is_shallow_copy(value: ast.expr) -> bool:
     """Return True for ``copy.copy(network)``, which has the same parameters."""
     return isinstance(value, ast.Call) and dotted_name(value.func) == "copy.copy" and len(value.args) == 1
 
@@ -296,7 +296,7 @@ def _deepcopy_fix(source: SourceFile, assignment: ast.Assign) -> Fix | None:
     value: Any = assignment.value
     edit = (
         source.text.replace(value.func, "copy.deepcopy")
-        if _is_shallow_copy(value)
+        if is_shallow_copy(value)
         else source.text.replace(value, f"copy.deepcopy({source.text.segment(value)})")
     )
     return Fix((edit,), safe=False, description="Copy the network")
@@ -324,13 +324,14 @@ for step in range(30):
     if step % 10 == 9:
         target_net.load_state_dict(policy_net.state_dict())
 """
+GOOD = changed(BAD, {"target_net = policy_net\n": "target_net = copy.deepcopy(policy_net)\n"})
 
 FAILURE = Failure(
     code="MDL013",
     title="Target network is the trained network itself",
     severity=Severity.WARNING,
     bad=BAD,
-    good=changed(BAD, {"target_net = policy_net\n": "target_net = copy.deepcopy(policy_net)\n"}),
+    good=GOOD,
     fix="Create the target network as a copy: copy.deepcopy(policy_net).",
     rule=Rule(required_words=("torch", "target|teacher|Target|Teacher|copy.copy(", "load_state_dict(|zip("), find=find),
     detector=Detector,

@@ -139,11 +139,7 @@ def _move_inside(source: SourceFile, value: ast.expr, parameter: ast.expr) -> Fi
         return None
     is_simple = isinstance(parameter.args[0], ast.Call | ast.Name | ast.Attribute)
     opening, closing = ("", "") if is_simple else ("(", ")")
-    edits = (
-        Edit(inner_start, inner_start, opening),
-        Edit(inner_end, end, closing),
-        Edit(value_end, value_end, ")"),
-    )
+    edits = (Edit(inner_start, inner_start, opening), Edit(inner_end, end, closing), Edit(value_end, value_end, ")"))
     return Fix(
         tuple(each for each in edits if each.text or each.start < each.end),
         safe=False,

@@ -39,7 +39,7 @@ from typing import Final
 
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import Failure, Severity, changed
-from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import AverageDetector
+from trueloop.failures.optimizer.average_mixed_wrongly.average_detector import SCRIPT, AverageDetector
 from trueloop.failures.optimizer.average_mixed_wrongly.exchanged_factors import RULE
 from trueloop.tracing.averaging_lines import averaging_line
 from trueloop.tracing.events import AverageKept
@@ -62,36 +62,12 @@ class Detector(AverageDetector):
         )
 
 
-BAD = """
-import copy
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x = torch.randn(240, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-average = copy.deepcopy(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(6):
-    for start in range(0, 200, 40):
-        loss = nn.functional.mse_loss(model(x[start : start + 40]), y[start : start + 40])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            for slow, fast in zip(average.parameters(), model.parameters()):
-                slow.mul_(0.01).add_(fast, alpha=0.99)
-    with torch.no_grad():
-        print(nn.functional.mse_loss(average(x[200:]), y[200:]).item())
-"""
-
 FAILURE = Failure(
     code="OPT010",
     title="An average of the weights is mixed the wrong way round",
     severity=Severity.WARNING,
-    bad=BAD,
-    good=changed(BAD, {"slow.mul_(0.01).add_(fast, alpha=0.99)": "slow.mul_(0.99).add_(fast, alpha=0.01)"}),
+    bad=changed(SCRIPT, {"slow.mul_(0.99).add_(fast, alpha=0.01)": "slow.mul_(0.01).add_(fast, alpha=0.99)"}),
+    good=SCRIPT,
     fix="Keep the decay with the average: `slow.mul_(decay).add_(fast, alpha=1 - decay)`.",
     rule=RULE,
     detector=Detector,

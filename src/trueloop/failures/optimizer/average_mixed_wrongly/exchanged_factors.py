@@ -60,10 +60,7 @@ def _of_averaging_functions(source: SourceFile) -> Iterator[Hit]:
 
 def _exchanged(source: SourceFile, one: ast.expr, other: ast.expr) -> Fix:
     """Return the fix that exchanges the two parts of a sum."""
-    edits = (
-        source.text.replace(one, source.text.segment(other)),
-        source.text.replace(other, source.text.segment(one)),
-    )
+    edits = (source.text.replace(one, source.text.segment(other)), source.text.replace(other, source.text.segment(one)))
     return Fix(edits, safe=False, description="Exchange the two parts")
 
 

@@ -49,8 +49,7 @@ def _added(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
         case (
             ast.Assign(targets=[average], value=ast.BinOp(op=ast.Add(), left=left, right=right))
             | ast.Call(
-                func=ast.Attribute(attr="copy_", value=average),
-                args=[ast.BinOp(op=ast.Add(), left=left, right=right)],
+                func=ast.Attribute(attr="copy_", value=average), args=[ast.BinOp(op=ast.Add(), left=left, right=right)]
             )
         ):
             name = ast.unparse(parameter_of(average))

@@ -17,10 +17,10 @@ from trueloop.core.findings import CodePosition
 from trueloop.failures.optimizer.kept_weights_not_copied import MixedWithItself
 from trueloop.tracing.attach import Hook
 from trueloop.tracing.events import Event, OptimizerCreated
-from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.gradients import parameters_of
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.registry import frame_values
 from trueloop.tracing.row_digests import has_storage
 from trueloop.tracing.source_calls import expression_at
 from trueloop.tracing.stream import EventStream
@@ -215,7 +215,7 @@ def _is_sum_with_itself(frame: FrameType) -> bool:
 
 def _collections(frame: FrameType | None) -> Iterator[_Collection]:
     """Yield the dictionaries, lists and buffers in variables of the program, and in attributes of its objects."""
-    for name, value in islice(_frame_values(frame), MAX_VARIABLES):
+    for name, value in islice(frame_values(frame), MAX_VARIABLES):
         yield from _tensors_of(name, value)
         for attribute, item in _attributes(value):
             yield from _tensors_of(f"{name}.{attribute}", item)
@@ -236,13 +236,6 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     is_library = type(value).__module__.partition(".")[0] in ("torch", "numpy", "builtins")
     own = cast("dict[str, Any]", getattr(value, "__dict__", None) if not isinstance(value, weakref.ref) else None)
     return [] if is_library or type(own) is not dict else list(islice(own.items(), 64))
-
-
-def _frame_values(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    while frame is not None:
-        if is_user_code(frame.f_code):
-            yield from list(variables(frame).items())
-        frame = frame.f_back
 
 
 HOOK: Final = SharedMemory

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.queries.parameter_views import OwnTensors, is_view, model_of_parameters, own_tensors, viewed
+from trueloop.analysis.queries.possible_values import enclosing_nodes, loops_around
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
@@ -249,15 +250,8 @@ class _Program:
 
     def _iterable_of(self, name: ast.Name) -> ast.expr | None:
         """Return what the innermost loop around a variable iterates over, if the variable is one of its own."""
-        parent = self._source.parents.get(id(name))
-        while parent is not None and not isinstance(parent, _FUNCTIONS):
-            loops = [parent] if isinstance(parent, ast.For) else getattr(parent, "generators", ())
-            for loop in loops:
-                for target, iterable in _aligned(loop.target, loop.iter):
-                    if isinstance(target, ast.Name) and target.id == name.id:
-                        return iterable
-            parent = self._source.parents.get(id(parent))
-        return None
+        pairs = (pair for loop in loops_around(self._source, name) for pair in _aligned(loop.target, loop.iter))
+        return next((iterable for target, iterable in pairs if getattr(target, "id", "") == name.id), None)
 
     def _known_as(self, function: Any, name: str) -> str:
         """Return the variable of the caller that a name in a function stands for; "" if it is not certain."""
@@ -374,11 +368,9 @@ def _is_empty(value: Any) -> bool:
 
 def _in_loop(source: SourceFile, node: ast.AST, value: ast.expr | None) -> OwnTensors | None:
     """Return the collection to which a loop over parameters adds a view: ``shadow[name] = p.data``."""
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.For | _FUNCTIONS):
-        parent = source.parents.get(id(parent))
-    model = model_of_parameters(parent.iter) if isinstance(parent, ast.For) else None
-    if model is None or value is None or not isinstance(parent, ast.For) or not is_view(value, parent.target):
+    loop = next((each for each in enclosing_nodes(source, node) if isinstance(each, ast.For)), None)
+    model = model_of_parameters(loop.iter) if loop is not None else None
+    if model is None or value is None or loop is None or not is_view(value, loop.target):
         return None
     return OwnTensors(value, value, model)
 

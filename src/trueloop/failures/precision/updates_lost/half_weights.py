@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.possible_values import default_of, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.formatting import format_float
@@ -195,8 +196,7 @@ def _reason(source: SourceFile, call: ast.Call, name: str, dtype: str) -> str:
 def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
     if any(each.arg is None for each in call.keywords):
         return ast.Constant("unknown")
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    return named or (call.args[position] if len(call.args) > position else None)
+    return argument_node(call, name, position)
 
 
 def _number(source: SourceFile, node: ast.expr | None, default: float) -> float | None:
