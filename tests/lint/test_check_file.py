@@ -252,10 +252,55 @@ def test_imports_of_a_file_without_training_code_are_followed_only_into_files_th
         return ()
 
     for files, folders in ((["main.py", "bad_words.py"], []), (["main.py"], [str(tmp_path)])):
-        for text in ("import bad_words\nbad_words.run()\n", "import bad_words\nepochs = bad_words.run()\n"):
+        for text in (
+            "import bad_words\nif bad_words.run():\n    x = 1\n",
+            "import bad_words\nepochs = bad_words.run()\n",
+        ):
             project = Project([str(tmp_path / each) for each in files], read_text, folders)
             lint_text(text, str(main), [active_rule(find, ("bad",))], project=project)
     assert seen == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_script"),
+    [
+        ("from parts import make\nx = make(3)\n", True),
+        ("import parts\nprint(parts.make(3))\n", True),
+        ("from parts import (\n    make as build,\n)\nfor x in build(3):\n    print(x)\n", True),
+        ("from parts import make\n\nif __name__ == '__main__':\n    make(3)\n", True),
+        ("from parts import make\ndef f():\n    return make(3)\n", False),
+        ("from parts import get_logger\nlogger = get_logger(__name__)\n", False),
+        ("from parts import has_cuda\nif has_cuda():\n    x = 1\n", False),
+        ("from parts import make\nclass A(make('A')):\n    pass\n", False),
+        ("from numpy import array\nimport parts\nx = array([1])\n", False),
+    ],
+)
+def test_a_script_is_a_file_that_calls_what_another_file_defines(tmp_path, text, is_script):
+    project = Project([str(tmp_path / "main.py"), str(tmp_path / "parts.py")], read_text)
+    assert project.calls_imported(str(tmp_path / "main.py"), text) is is_script
+
+
+PARTS = "def bad():\n    pass\n\ndef inner():\n    bad()\n\ndef outer():\n    inner()\n\ndef lone():\n    bad()\n"
+
+
+@pytest.mark.parametrize(
+    ("others", "lines"),
+    [
+        ({}, [5, 11]),
+        ({"main.py": "from parts import outer\nouter()\n"}, [11]),  # judged with main.py
+        ({"main.py": "from parts import inner, lone\n"}, []),
+        ({"main.py": "def inner():\n    pass\nouter = lone = 1\n"}, [5, 11]),  # names of its own
+        ({"__init__.py": "from parts import inner, lone\n"}, [5, 11]),
+    ],
+)
+def test_a_rule_that_depends_on_users_leaves_what_other_files_use_to_them(tmp_path, others, lines):
+    for name, text in {"parts.py": PARTS, **others}.items():
+        (tmp_path / name).write_text(text)
+    project = Project([str(tmp_path / each) for each in ("parts.py", *others)], read_text)
+    rule = active_rule(find_calls("bad"), ("bad",))
+    rule = rule._replace(rule=rule.rule._replace(depends_on_users=True))
+    found = lint_text(PARTS, str(tmp_path / "parts.py"), [rule], project=project).findings
+    assert [each.location.line for each in found if each.location] == lines
 
 
 @pytest.mark.parametrize(

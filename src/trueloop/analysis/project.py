@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from trueloop.analysis.interpreter.qualified_names import HARMLESS_PACKAGES
 from trueloop.analysis.interpreter.roles_by_use import CallIndex
+from trueloop.analysis.progress_bars import remove_progress_bars
 from trueloop.core.source_text import SourceText, nodes_in, walk_tree
 
 MAX_LINKED_FILES: Final = 30  # files that one file imports, directly or indirectly, and that are searched for words
@@ -24,6 +25,8 @@ LIBRARIES: Final = sys.stdlib_module_names | {"torch", "numpy"}
 _IMPORT: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(?:\(([^)]*)\)|([^#\n(]*))|import[ \t]+([\w., \t]+))", re.M
 )
+_OUTERMOST: Final = re.compile(r"^(?!(?:if|elif|class|def|from|import|assert|async def)\b|\w*log)\w.*\(.*", re.M)
+_CALLED: Final = re.compile(r"\b([^\W\d]\w*)(?:\.\w+)*\(")
 Word = str | re.Pattern[str] | Callable[[str], bool]
 WordSearch = Callable[[Word], bool]
 _LONG_LINE: Final = re.compile(r".{2000,}")
@@ -329,6 +332,17 @@ class Project:
                 if inner.endswith(".py") and inner != origin:
                     yield inner
 
+    def calls_imported(self, file: str, text: str) -> bool:
+        """Return True for a script: its outermost statements or its main block call what other files define."""
+        outermost, _, main = text.partition("\nif __name__ ==")
+        called = {name for line in [*_OUTERMOST.findall(outermost), main] for name in _CALLED.findall(line)}
+        for dots, module, *names in _IMPORT.findall(text) if called else ():
+            words = {each.split()[-1].partition(".")[0] for each in ",".join(names).split(",") if each.strip()}
+            modules = [module] if dots or module else words
+            if words & called and any(self.find(each, file, len(dots)) for each in modules):
+                return True
+        return False
+
     def search(self, file: str) -> WordSearch:
         """Return a function that searches for a word in the text of a file, and keeps what it found."""
         if file not in self._searches:
@@ -343,6 +357,12 @@ class Project:
         """Return True if the text of a file that is checked, besides some, contains a word."""
         self.read_files.update(self._names)
         return any(self.search(each)(word) for each in self._names if each not in own)
+
+    def is_used_by_another(self, file: str, name: str, own: Container[str]) -> bool:
+        """Return True if a file that is checked, besides some, imports a file and mentions a name."""
+        self.read_files.update(self._names)
+        others = (each for each in self._names if each not in own and not each.endswith("__init__.py"))
+        return any(self.search(each)(name) and file in self.imported_files(each, self._text(each)) for each in others)
 
 
 def word_search(text: Callable[[], str]) -> WordSearch:
@@ -436,6 +456,7 @@ def parse_module(file: str, source: str, lines_before: int = 0) -> Module:
         SyntaxError, ValueError, RecursionError, MemoryError: the text cannot be parsed.
     """
     tree = parse_tree(source)
+    remove_progress_bars(tree, source)
     module = Module(file, SourceText(source, lines_before), tree)
     for node in module.nodes if lines_before else ():
         position: dict[str, Any] = node.__dict__

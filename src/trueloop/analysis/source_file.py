@@ -14,7 +14,7 @@ from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.project import Module, Project, Word
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix, Node, unparse, walk
+from trueloop.core.source_text import Edit, Fix, Node, encloses, nodes_in, unparse, walk
 
 PATH_NODES: Final = (ast.Name, ast.Attribute, ast.Subscript)
 REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
@@ -44,6 +44,7 @@ class SourceFile:
         names: node id of an expression -> its qualified name: "torch.nn.functional.dropout".
         notebook: whether the text consists of the cells of a notebook.
         project: all files of the project; None if the file is alone.
+        follows_imports: False for a file that may have nothing to do with the others, as it imports none of them.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class SourceFile:
         *,
         notebook: bool = False,
         project: Project | None = None,
+        follows_imports: bool = True,
     ) -> None:
         self.modules, self.notebook, self._project = modules, notebook, project
+        self._follows_imports = follows_imports
         first, *others = modules
         self.text, self.tree = first.text, first.tree
         if others:
@@ -67,7 +70,21 @@ class SourceFile:
     def is_in_other_file(self, word: Word) -> bool:
         """Return True if another file of the project, whose code the program does not run, contains a word."""
         own = {each.path for each in self.modules}
-        return self._project is not None and self._project.is_in_another(word, own)
+        return self._project is not None and self._follows_imports and self._project.is_in_another(word, own)
+
+    def is_used_elsewhere(self, node: Any) -> bool:
+        """Return True if another file, whose code the program does not run, uses the function or class of a node.
+
+        It may use another one of the same file in its place, which uses that of the node.
+        """
+        if self._project is None:
+            return False
+        file = self.module_of(node.lineno)
+        outermost = [each for each in file.tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+        names = {each.name for each in outermost if encloses(each, node)}
+        users = {d.name for d in outermost if any(e.id in names for e in nodes_in(d, ast.Name))} | names
+        own = {each.path for each in self.modules}
+        return any(self._project.is_used_by_another(file.path, each, own) for each in users)
 
     def module_of(self, line: int) -> Module:
         """Return the file that contains a line of the syntax tree."""

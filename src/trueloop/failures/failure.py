@@ -50,6 +50,8 @@ class Rule(NamedTuple):
     """Function that yields code that no correct program has, and nothing if the source code is not conclusive."""
     opt_in: bool = False
     """Whether the rule runs only if it is selected, because it is a matter of style."""
+    depends_on_users: bool = False
+    """Whether code of other files that uses a function or class may make it right: it is judged together with them."""
 
     def may_match(self, contains: WordSearch) -> bool:
         """Return True if a file contains all `required_words`.

@@ -71,7 +71,7 @@ def lint_text(
     """
     file = os.path.abspath(path)  # noqa: PTH100
     rules = list(rules)
-    imported = project.imported_files(file, source) if project is not None and _follows(source, project) else []
+    imported = project.imported_files(file, source) if project is not None and _follows(file, source, project) else []
     contains = _word_search(file, source, imported, project)
     applicable = [each for each in rules if each.rule.may_match(contains)]
     codes = frozenset(each.failure.code for each in rules)
@@ -83,7 +83,7 @@ def lint_text(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _syntax_problem(path, error)
     try:
-        program = interpret(module, notebook=notebook, project=project if imported else None)
+        program = interpret(module, notebook=notebook, project=project, follows_imports=bool(imported))
         run = [each.path for each in program.modules[1:]]  # not all files that are imported
         if set(run) != set(imported):
             contains = _word_search(file, source, run, project)
@@ -94,12 +94,13 @@ def lint_text(
     return replace(_apply_pragmas(path, found, _pragmas(program, path, project), codes), problem=problem)
 
 
-def _follows(source: str, project: Project) -> bool:
-    """Return False for a file that imports only files which are checked themselves, and neither trains nor builds.
+def _follows(file: str, source: str, project: Project) -> bool:
+    """Return False for a file that imports only files which are checked themselves, and neither trains nor runs.
 
     Most files of a large package are such files; following their imports would check the imported files many times.
     """
-    return project.follows_unnamed_files or any(each.search(source) for each in _TRAINING_CODE)
+    trains = project.follows_unnamed_files or any(each.search(source) for each in _TRAINING_CODE)
+    return trains or project.calls_imported(file, source)
 
 
 def _word_search(file: str, source: str, others: Iterable[str], project: Project | None) -> WordSearch:
@@ -135,6 +136,8 @@ def _apply_rules(
     for active in rules:
         try:
             for hit in active.rule.find(source):
+                if active.rule.depends_on_users and source.is_used_elsewhere(hit.node):
+                    continue
                 key = active.failure.code, hit.node.lineno, hit.node.col_offset
                 if key not in found:
                     found[key] = _build_finding(active, hit, source, path, project)

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from trueloop.analysis.project import Module
-from trueloop.analysis.queries.possible_values import origins, without_cycles
+from trueloop.analysis.queries.possible_values import known_constant, origins, without_cycles
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import SourceText
 
@@ -46,6 +46,24 @@ def test_fields_and_items_have_the_values_that_the_object_was_created_with(text,
     source = SourceFile([Module("train.py", SourceText(text), ast.parse(text))], [], {})
     seen = next(each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id == "seen")
     assert {ast.unparse(each) for each in origins(source, seen.args[0])} == {ast.unparse(seen.args[0]), *expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("seen(False)", False),
+        ("config = {'shuffle': False}\nseen(config['shuffle'])", False),
+        ("n = 16\ndef f(size):\n    seen(size)\nf(n)", 16),
+        ("x = 1\nif c:\n    x = 2\nseen(x)", None),
+        ("x = 1\nif c:\n    x = read()\nseen(x)", None),
+        ("x = 1\nif c:\n    x = True\nseen(x)", None),
+        ("seen(read())", None),
+    ],
+)
+def test_a_constant_is_known_if_it_is_the_only_value(text, expected):
+    source = SourceFile([Module("train.py", SourceText(text), ast.parse(text))], [], {})
+    seen = next(each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id == "seen")
+    assert known_constant(source, seen.args[0]) is expected
 
 
 @pytest.mark.parametrize(

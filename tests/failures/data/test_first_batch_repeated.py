@@ -56,6 +56,11 @@ for step in range(16):
     optimizer.step()
 """,
 }
+FAULTY["settings of a dictionary"] = (
+    "config = {'size': 16, 'shuffle': False}\n"
+    "ordered = DataLoader(TensorDataset(x, y), batch_size=config['size'], shuffle=config['shuffle'])\n"
+    + FAULTY["a while loop"].replace("iter(loader)", "iter(ordered)")
+)
 
 CORRECT = {
     "one batch on purpose": """
@@ -205,7 +210,17 @@ def train(network, sgd, sample, wanted, train_loader):
         sgd.step()
 """,
 }
+NOT_READ["a batch that is moved to a device"] = NOT_READ["a loop of a script"].replace(
+    "loader:\n", "loader:\n    inputs, targets = inputs.to('cpu'), targets.to('cpu').float()\n"
+)
 READ = {
+    "a batch that is moved under another name": """
+for inputs, targets in loader:
+    x = inputs.to("cpu")
+    optimizer.zero_grad()
+    F.mse_loss(model(x), targets).backward()
+    optimizer.step()
+""",
     "the batch": """
 for inputs, targets in loader:
     optimizer.zero_grad()

@@ -787,6 +787,9 @@ for epoch in range(3):
 }
 
 
+SLICES["numbered starts"] = SLICES["a class of batches"].replace("s in starts", "i, s in enumerate(starts)")
+
+
 @pytest.mark.parametrize("name", SLICES)
 def test_lint_reports_slices_of_sorted_samples(lint_reports, name):
     lint_reports(SLICES_HEAD + SLICES[name])

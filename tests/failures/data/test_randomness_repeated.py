@@ -224,6 +224,7 @@ LINT_FAULTY = {
     "an old one": {"generator": "np.random.RandomState(seed)", "options": "shuffle=True, num_workers=4"},
     "Python's": {"generator": "random.Random(seed)", "body": "x = [self.rng.gauss(0, 1) for _ in range(4)]"},
 }
+LINT_FAULTY["enumerate"] = {"for x, y in loader": "for i, (x, y) in enumerate(loader)"}
 LINT_CORRECT = {
     "no workers": {"options": "num_workers=0"},
     "seeded in each worker": {"options": "num_workers=2, worker_init_fn=prepare"},
@@ -242,7 +243,7 @@ LINT_CORRECT = {
 def lint_script(changes, mark=""):
     script = LINT_SCRIPT
     for name, value in {**LINT_DEFAULT, "mark": mark, **changes}.items():
-        script = script.replace(f"{{{name}}}", value)
+        script = script.replace(name if " " in name else f"{{{name}}}", value)
     return script
 
 

@@ -67,7 +67,16 @@ labels = np.repeat(np.arange(3), 50)
 labels_train, labels_test = labels[:100], labels[100:]  # <- DAT045
 """,
 }
+FAULTY["a setting of a dictionary"] = "config = {'shuffle': False}\n" + FAULTY[
+    "scikit-learn without a shuffle"
+].replace("shuffle=False", "shuffle=config['shuffle']")
 CORRECT = {
+    "a setting of a dictionary": """
+from sklearn.model_selection import train_test_split
+config = {"shuffle": True, "stratify": False}
+x, y = torch.randn(100, 4), torch.cat([torch.zeros(50), torch.ones(50)])
+x_train, x_test, y_train, y_test = train_test_split(x, y, shuffle=config["shuffle"])
+""",
     "folds with a shuffle or by class": """
 from sklearn.model_selection import KFold, StratifiedKFold
 X, Y = load_iris(return_X_y=True)

@@ -101,6 +101,10 @@ def learn(batch, q_net, target_net, optimizer, gamma=0.99):
     loss = (q - (rewards + gamma * best * (1 - dones))).pow(2).mean()
     loss.backward()
 """
+FAULTY["enumerate"] = FAULTY["a function for the best value"].replace(
+    "for states, actions, rewards, next_states, dones in loader",
+    "for i, (states, actions, rewards, next_states, dones) in enumerate(loader)",
+)
 CORRECT = {
     "max(1)[0]": DQN.replace("BEST", "target_net(next_states).max(1)[0]"),
     "max(dim=1).values": DQN.replace("BEST", "target_net(next_states).max(dim=1).values"),

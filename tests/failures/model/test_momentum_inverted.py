@@ -54,6 +54,10 @@ for step in range(4):
         optimizer.zero_grad()
 """,
     "a lazy one's, by position": CHAIN.format("nn.LazyBatchNorm1d(1e-3, 0.99)").strip() + "  # T\nmodel(x)  # R" + LOOP,
+    "a setting of a dictionary": "config = {'BN_MOMENTUM': 0.99}\n"
+    + CHAIN.format("nn.BatchNorm1d(8, momentum=config['BN_MOMENTUM'])").strip()
+    + "  # T\nmodel(x)  # R"
+    + LOOP,
     "a constant, a helper": """
 BN_MOMENTUM = 0.9
 def block(n, m):

@@ -63,6 +63,8 @@ BROKEN = {
     "        m.weight.data.normal_(0.0, 0.02)  # T\n" + program(after="model.apply(init)"),
     "all parameters": program(after="for p in model.parameters():\n    if p.dim() > 1:\n"
                               "        nn.init.xavier_uniform_(p)  # T"),
+    "a progress bar": program(after="for p in tqdm(model.parameters(), desc='init'):\n    if p.dim() > 1:\n"
+                              "        nn.init.xavier_uniform_(p)  # T"),
     "all parameters of self": program("self.reset()",
                                       "def reset(self):\n        for name, p in self.named_parameters():\n"
                                       "            nn.init.uniform_(p.data, -0.1, 0.1)  # T"),
@@ -74,6 +76,7 @@ BROKEN = {
     ),
     "modules": program("for m in self.modules():\n            if isinstance(m, nn.Embedding):\n"
                        "                nn.init.trunc_normal_(m.weight, std=0.02)  # T"),
+    "a comprehension": program(after="print([nn.init.normal_(p) for p in model.parameters()])  # T"),
     "outside": program(after="nn.init.normal_(model.emb.weight)  # T"),
 }  # fmt: skip
 CORRECT = {

@@ -18,6 +18,7 @@ FAULTY = {
     "betas in a list": "torch.optim.Adam(model.parameters(), 1e-3, betas=[0.99, 0.9])",
     "momentum": "torch.optim.SGD(model.parameters(), lr=1e-6, momentum=1.0)",
     "eps": "torch.optim.Adam(model.parameters(), eps=1e8)",
+    "a dictionary": "(c := {'momentum': 1.0}) and torch.optim.SGD(model.parameters(), momentum=c['momentum'])",
 }
 CORRECT = {
     "the usual betas": "torch.optim.Adam(model.parameters(), betas=(0.9, 0.999))",

@@ -156,7 +156,8 @@ class Imports:
         assert self.project is not None
         scope = self._scope(imported.file)
         found = scope.get(imported.name) if scope is not None else None
-        if found is not None:
+        if scope is not None and found is not None:
+            scope.has_run = scope.has_run or found.kind in (ValueKind.FUNCTION, ValueKind.CLASS)  # it may be called
             return self.resolve(found) if found.kind is ValueKind.NAME else found
         inner = self.project.submodule(imported.file, imported.name)
         if not inner:

@@ -32,24 +32,32 @@ _JUMPS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _CONTEXT_MANAGERS: Final = frozenset(("contextmanager", "asynccontextmanager", "fixture"))
 
 
-def interpret(module: Module, *, notebook: bool = False, project: Project | None = None) -> SourceFile:
+def interpret(
+    module: Module, *, notebook: bool = False, project: Project | None = None, follows_imports: bool = True
+) -> SourceFile:
     """Interpret a file and return it with its operations.
 
     Args:
         module: the file.
         notebook: whether the source code consists of the cells of a notebook.
-        project: files into which imports are followed.
+        project: the other files, into which imports are followed, and in which rules may look for a word.
+        follows_imports: False if the imports shall not be followed.
     """
-    interpreter = Interpreter(module, project)
+    interpreter = Interpreter(module, project if follows_imports else None)
     try:
         interpreter.run()
     except (LimitExceeded, RecursionError):
-        if project is not None:
-            return interpret(module, notebook=notebook)
+        if project is not None and follows_imports:
+            return interpret(module, notebook=notebook, project=project, follows_imports=False)
         interpreter.recording.operations.clear()  # an incomplete program proves nothing
     recording = interpreter.recording
     return SourceFile(
-        interpreter.imports.modules(), recording.operations, recording.names, notebook=notebook, project=project
+        interpreter.imports.modules(),
+        recording.operations,
+        recording.names,
+        notebook=notebook,
+        project=project,
+        follows_imports=follows_imports,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 
@@ -166,7 +167,10 @@ def has_batches_of_one(source: SourceFile, loop: BatchLoop) -> bool:
     size = next((each.value for each in call.keywords if each.arg == "batch_size"), None)
     size = size or (call.args[1] if len(call.args) > 1 else None)
     unpacked = any(each.arg in (None, "batch_sampler") for each in call.keywords)
-    return not unpacked and (size is None or (isinstance(size, ast.Constant) and size.value == 1))
+    made = next((each.arguments for each in source.ops(OpKind.CREATE) if each.node is call), {})
+    value = made.get("batch_size") or made.get("1")  # that of ``config["batch_size"]``
+    is_one = isinstance(size, ast.Constant) and size.value == 1
+    return not unpacked and (size is None or is_one or (value is not None and value.constant() == 1))
 
 
 def assigned_in(function: Any, name: str) -> list[ast.expr]:
@@ -250,6 +254,8 @@ def is_loss_call(source: SourceFile, node: ast.expr) -> bool:
 
 
 def is_loader(source: SourceFile, node: ast.expr) -> bool:
-    """Return True for a data loader, by what creates it or by its name."""
+    """Return True for a data loader, by what creates it or by its name, also behind ``enumerate``."""
+    while isinstance(node, ast.Call) and last_name(node.func) in _TRANSPARENT and node.args:
+        node = node.args[0]
     words = ast.unparse(node) if isinstance(node, ast.Subscript) else last_name(node)
     return bool(_LOADER_NAME.search(words)) or created_loader(source, node) is not None

@@ -24,7 +24,7 @@ def argument_node(call: ast.Call, name: str, position: int) -> ast.expr | None:
 
 
 def argument_value(expression: ast.expr | None, creation: Op | None, name: str, position: int) -> Any:
-    """Return the value of an argument that is a constant, or a variable whose value is a constant.
+    """Return the value of an argument that is a constant, or a variable or item whose value is a constant.
 
     Args:
         expression: the result of `argument_node`.
@@ -32,7 +32,7 @@ def argument_value(expression: ast.expr | None, creation: Op | None, name: str, 
         name: name of the parameter.
         position: position of the parameter.
     """
-    if isinstance(expression, ast.Name) and creation is not None:
+    if expression is not None and not isinstance(expression, ast.Constant) and creation is not None:
         argument = creation.arguments.get(name) or creation.arguments.get(str(position))
         # A union means that the branches of an ``if`` assign different values.
         return argument.constant() if argument is not None and not argument.union else None

@@ -316,6 +316,14 @@ def known_integer(source: SourceFile, node: ast.expr, depth: int = MAX_DEPTH) ->
     return values.pop() if len(values) == 1 else None
 
 
+def known_constant(source: SourceFile, node: ast.expr) -> Any:
+    """Return the constant that an expression has as its only value, as ``config["shuffle"]``; None if unknown."""
+    values = [each for each in origins(source, node) if not possible_values(source, each)]
+    constants = {ast.dump(each): each.value for each in values if isinstance(each, ast.Constant)}
+    is_known = len(constants) == 1 and all(isinstance(each, ast.Constant) for each in values)
+    return constants.popitem()[1] if is_known else None
+
+
 @lru_cache(maxsize=1024)
 def _assignments(definition: Any) -> dict[str, list[_Assigned]]:
     """Return the assignments in a function, class or module, without those of inner functions of a module."""

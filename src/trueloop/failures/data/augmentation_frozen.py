@@ -261,7 +261,9 @@ def _hit(call: ast.AST, kept: ast.AST, place: str) -> Hit:
 
 
 RULE = Rule(
-    required_words=("__getitem__|augment|aug(", "random|Random|rand|jitter|ColorJitter|bernoulli", "torch"), find=find
+    required_words=("__getitem__|augment|aug(", "random|Random|rand|jitter|ColorJitter|bernoulli", "torch"),
+    find=find,
+    depends_on_users=True,
 )
 
 BAD = """

@@ -156,7 +156,7 @@ def _calls_best(calls: Sequence[ast.Call]) -> bool:
     return any(last_name(each.func) in _BEST or "greedy" in dotted_name(each.func) for each in calls)
 
 
-RULE = Rule(required_words=("eps", "rand", "argmax|max(|greedy", "torch"), find=find)
+RULE = Rule(required_words=("eps", "rand", "argmax|max(|greedy", "torch"), find=find, depends_on_users=True)
 
 BAD = """
 import random

@@ -46,11 +46,19 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import LEAF
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned_value
-from trueloop.analysis.queries.batch_loops import LOADER_WORDS, assigned_in, batch_loops, created_loader, function_of
+from trueloop.analysis.queries.batch_loops import (
+    LOADER_WORDS,
+    assigned_in,
+    assigned_pairs,
+    batch_loops,
+    created_loader,
+    function_of,
+)
 from trueloop.analysis.queries.loop_variables import stored_names
+from trueloop.analysis.queries.possible_values import known_constant
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import encloses, nodes_in, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, BatchLoaded, LoaderStarted, Ref, TracingGap
 
@@ -166,7 +174,18 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 
 def _read_names(block: list[ast.stmt]) -> set[str]:
-    return {n.id for each in block for n in nodes_in(each, ast.Name) if isinstance(n.ctx, ast.Load)}
+    """Return the variables that are read for more than their own next value, as in ``x = x.to(device).float()``."""
+    pairs = [pair for each in block for assign in nodes_in(each, ast.Assign) for pair in assigned_pairs(assign)]
+    moved = {id(_owner(value)) for target, value in pairs if dotted_name(target) == dotted_name(_owner(value)) != ""}
+    names = [name for each in block for name in nodes_in(each, ast.Name)]
+    return {each.id for each in names if isinstance(each.ctx, ast.Load) and id(each) not in moved}
+
+
+def _owner(node: ast.expr) -> ast.expr:
+    """Return the object whose methods an expression calls, one after the other."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    return node
 
 
 def _constant_input(source: SourceFile, loop: ast.For) -> ast.Call | None:
@@ -209,7 +228,7 @@ def _repeats_order(source: SourceFile, created: ast.Call) -> bool:
     shuffle, size, dataset = (options.get(each) for each in ("shuffle", "batch_size", "dataset"))
     if not last_name(created.func).endswith("DataLoader") or {None, "sampler", "batch_sampler"} & options.keys():
         return False
-    if shuffle is not None and getattr(shuffle, "value", None) is not False:
+    if shuffle is not None and known_constant(source, shuffle) is not False:
         return False
     return not _is_all(source, size) and dataset is not None and _uses_index(source, dataset)
 
@@ -219,6 +238,8 @@ def _is_all(source: SourceFile, size: ast.expr | None) -> bool:
     if isinstance(size, ast.Name):
         value = assigned_value(source, size, size.id)
         size = value if isinstance(value, ast.Call | ast.Subscript) else size
+    if isinstance(size, ast.Subscript) and known_constant(source, size) is not None:  # config["batch_size"]
+        size = ast.Constant(known_constant(source, size))
     if size is None or isinstance(size, ast.Call | ast.Subscript):
         return size is not None
     made = [

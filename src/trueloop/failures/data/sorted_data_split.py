@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, is_label
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import known_constant, possible_values
 from trueloop.analysis.queries.sorted_labels import sorted_origin
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
@@ -83,7 +83,7 @@ def _splits_at_position(source: SourceFile) -> Iterator[Hit]:
 def _unshuffled_splits(source: SourceFile) -> Iterator[Hit]:
     """Yield each split by scikit-learn that keeps the order of labels that are sorted by class."""
     for call in source.all_calls:
-        shuffles = _shuffles(call)
+        shuffles = _shuffles(source, call)
         if last_name(call.func) == "train_test_split" and shuffles == [False]:
             labels: list[ast.expr] = [each for each in call.args if is_label(each)]
         elif last_name(call.func) == "KFold" and shuffles in ([], [False]):
@@ -101,9 +101,9 @@ def _unshuffled_splits(source: SourceFile) -> Iterator[Hit]:
                 )
 
 
-def _shuffles(call: ast.Call) -> list[Any]:
+def _shuffles(source: SourceFile, call: ast.Call) -> list[Any]:
     """Return the argument ``shuffle`` of a call, if it has one."""
-    return [getattr(each.value, "value", True) for each in call.keywords if each.arg == "shuffle"]
+    return [known_constant(source, each.value) for each in call.keywords if each.arg == "shuffle"]
 
 
 def _labels_of_folds(source: SourceFile, folds: ast.Call) -> Iterator[ast.expr]:
@@ -122,11 +122,11 @@ def _labels_of_folds(source: SourceFile, folds: ast.Call) -> Iterator[ast.expr]:
 def _is_mixed(source: SourceFile, node: ast.expr) -> bool:
     """Return True if an earlier line of the same file draws a random order."""
     drawn = [e for e in source.all_calls if last_name(e.func) in _RANDOM and e.lineno <= node.lineno]
-    drawn = [each for each in drawn if _shuffles(each) != [False]]
+    drawn = [each for each in drawn if _shuffles(source, each) != [False]]
     return any(source.module_of(each.lineno) is source.module_of(node.lineno) for each in drawn)
 
 
-RULE = Rule(required_words=("load_iris|load_wine|zeros(|[0]|repeat", "[:|KFold(|shuffle=False", "torch"), find=find)
+RULE = Rule(required_words=("load_iris|load_wine|zeros(|[0]|repeat", "[:|KFold(|shuffle&False", "torch"), find=find)
 
 BAD = """
 import torch

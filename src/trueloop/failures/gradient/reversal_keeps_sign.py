@@ -231,7 +231,9 @@ def _negate(source: SourceFile, node: ast.expr) -> Fix:
 
 
 RULE: Final = Rule(
-    required_words=("Function&def backward(|register_hook", "evers|GRL|grl|RevGrad|rev_grad|Flip|Neg"), find=find
+    required_words=("Function&def backward(|register_hook", "evers|GRL|grl|RevGrad|rev_grad|Flip|Neg"),
+    find=find,
+    depends_on_users=True,
 )
 
 BAD = """

@@ -256,7 +256,7 @@ def _ends_before_last(node: ast.Subscript) -> bool:
     return any(ast.unparse(each.upper) == "-1" for each in slices if each.upper is not None)
 
 
-RULE = Rule(required_words=("label|target|:-1", "[1:]|, 1:"), find=find)
+RULE = Rule(required_words=("label|target|:-1", "[1:]|, 1:"), find=find, depends_on_users=True)
 
 BAD = """
 import torch

@@ -127,6 +127,7 @@ RULE: Final = Rule(
         "torch",
     ),
     find=find,
+    depends_on_users=True,
 )
 
 BAD = """

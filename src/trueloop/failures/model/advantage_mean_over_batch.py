@@ -182,7 +182,11 @@ def _has_one_output(source: SourceFile, node: ast.expr) -> bool:
     return False
 
 
-RULE = Rule(required_words=("mean(|max(", "adv|Linear|Conv", " - | -= |-adv|sub", "forward|torch"), find=find)
+RULE = Rule(
+    required_words=("mean(|max(", "adv|Linear|Conv", " - | -= |-adv|sub", "forward|torch"),
+    find=find,
+    depends_on_users=True,
+)
 
 BAD = """
 import torch

@@ -52,7 +52,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if _DYNAMIC.search(text) or is_left_out or _has_other_dropout(definition, created):
             continue
         unused = [each for each in _layers(methods["__init__"]) if not _is_read(source, definition, each)]
-        if unused == [name] and not source.is_in_other_file(f"({definition.name})"):
+        if unused == [name]:
             yield Hit(
                 message=f"`forward` never applies `self.{name}`, and nothing else does: `{definition.name}` has no "
                 "dropout.",
@@ -112,7 +112,7 @@ def _derives(definition: ast.ClassDef, name: str) -> bool:
     return any(last_name(each) == name for each in definition.bases)
 
 
-RULE: Final = Rule(required_words=("Dropout", "def forward(", "def __init__("), find=find)
+RULE: Final = Rule(required_words=("Dropout", "def forward(", "def __init__("), find=find, depends_on_users=True)
 
 BAD = """
 import torch

@@ -138,7 +138,7 @@ def _hit(source: SourceFile, call: ast.expr) -> Hit:
     return Hit(message=f"`{source.text.segment(call)}` normalises over one value and {result}: {left}.", node=call)
 
 
-RULE = Rule(required_words=("LayerNorm(|RMSNorm(|GroupNorm(|layer_norm(|rms_norm(",), find=find)
+RULE = Rule(required_words=("LayerNorm(|RMSNorm(|GroupNorm(|layer_norm(|rms_norm(",), find=find, depends_on_users=True)
 
 BAD = """
 import torch

@@ -188,7 +188,8 @@ def _is_any_parameter(source: SourceFile, weight: ast.Name, embedding: _Embeddin
                 pass
             case _:
                 return False
-        texts = [e.value for e in nodes_in(loop, ast.Constant) if isinstance(e.value, str)]
+        constants = [e for part in getattr(loop, "body", [loop]) for e in nodes_in(part, ast.Constant)]
+        texts = [e.value for e in constants if isinstance(e.value, str)]
         if any("weight" not in text and "emb" not in text for text in texts):
             return False
         if last_name(owner) == "self":

@@ -32,7 +32,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from trueloop.analysis.abstract_value import ValueKind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -91,18 +91,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if created.subject.kind is not ValueKind.OPTIMIZER or not isinstance(created.node, ast.Call):
             continue
         values = {each.arg: each.value for each in created.node.keywords if each.arg}
-        problem = _problem({name: _number(value) for name, value in values.items()})
+        problem = _problem({name: _number(value, created.arguments.get(name)) for name, value in values.items()})
         if problem:
             name = created.subject.name.rpartition(".")[2] or "The optimizer"
             betas = values.get("betas") if problem.startswith("betas") else None
             yield Hit(message=f"{name} has {problem}.", node=created.node, fix=_exchange(source, betas))
 
 
-def _number(node: ast.expr) -> Any:
+def _number(node: ast.expr, value: AbstractValue | None) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError):
-        return None
+        return value.constant() if value is not None and not value.union else None
 
 
 def _exchange(source: SourceFile, betas: ast.expr | None) -> Fix | None:

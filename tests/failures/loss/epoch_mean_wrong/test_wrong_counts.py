@@ -371,6 +371,11 @@ def test_lint_reports_counts_over_full_batches(lint_reports, script):
     lint_reports(script)
 
 
+EQUAL["multiples, by a dictionary"] = "config = {'batch_size': 50}" + EQUAL["multiples"].replace(
+    "batch_size=50", "batch_size=config['batch_size']"
+)
+
+
 @pytest.mark.parametrize("script", EQUAL.values(), ids=EQUAL)
 def test_lint_accepts_equal_batches(lint_is_clean, script):
     lint_is_clean(script)

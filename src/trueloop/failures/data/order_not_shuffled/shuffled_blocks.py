@@ -139,6 +139,8 @@ def _trains_in_order(source: SourceFile, loop: ast.For) -> bool:
 
 def _shuffles(source: SourceFile, iterable: ast.expr) -> ast.Call | None:
     """Return the call that shuffles what a loop iterates over; None if there is none."""
+    if isinstance(iterable, ast.Call) and last_name(iterable.func) == "enumerate" and iterable.args:
+        iterable = iterable.args[0]
     calls = [each for value in origins(source, iterable) for each in nodes_in(value, ast.Call)]
     drawn = next((each for each in calls if last_name(each.func) in SHUFFLING - {"shuffle"}), None)
     if drawn is not None:

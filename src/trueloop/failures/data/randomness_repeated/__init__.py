@@ -202,7 +202,7 @@ def _around(loop: Loop) -> Iterator[AbstractValue]:
     """Yield what a loop goes through, and what that is made of: the loader in ``enumerate(loader)``."""
     if loop.iterable is not None:
         yield loop.iterable
-        yield from loop.iterable.sources
+        yield from (*loop.iterable.sources, *loop.iterable.arguments.values())
 
 
 def _methods(definition: ast.ClassDef) -> dict[str, ast.FunctionDef]:

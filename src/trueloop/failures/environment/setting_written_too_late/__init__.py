@@ -196,7 +196,11 @@ def _may_change(text: str) -> bool:
     return bool(_WRITTEN.search(text) or CHANGE.search(text))
 
 
-RULE = Rule(required_words=("torch", "for |def on_|while ", "def __init__|class ", _may_change), find=find)
+RULE = Rule(
+    required_words=("torch", "for |def on_|while ", "def __init__|class ", _may_change),
+    find=find,
+    depends_on_users=True,
+)
 
 BAD = """
 from dataclasses import dataclass

@@ -154,6 +154,8 @@ def _has_equal_batches(source: SourceFile) -> bool:
             named += [(text.value.replace("-", "_"), key.value) for key in call.keywords if key.arg == "default"]
         if last_name(call.func) == "DataLoader" and len(call.args) > 1:
             named.append(("batch_size", call.args[1]))
+    items = [pair for each in source.nodes_of(ast.Dict) for pair in zip(each.keys, each.values, strict=True)]
+    named += [(str(key.value), value) for key, value in items if isinstance(key, ast.Constant)]
     sizes = {integer(value) for name, value in named if _BATCH_SIZE.search(name)} - {None, 1}
     numbers = {each.value for each in source.nodes_of(ast.Constant) if type(each.value) is int}
     numbers |= {size for name, found in _TOY_SIZES.items() if name in source.text.source for size in found}

@@ -120,7 +120,9 @@ def _isinstance(source: SourceFile, compare: ast.Compare, other: ast.expr) -> Fi
 
 
 RULE = Rule(
-    required_words=("nn.", "apply(|modules()|children()|parameters()|_modules|isinstance(|__class__"), find=find
+    required_words=("nn.", "apply(|modules()|children()|parameters()|_modules|isinstance(|__class__"),
+    find=find,
+    depends_on_users=True,
 )
 
 BAD = """
