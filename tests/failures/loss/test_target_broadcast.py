@@ -481,6 +481,25 @@ from sklearn.datasets import fetch_california_housing, make_regression
 from sklearn.preprocessing import StandardScaler
 """
 BY_HAND_CORRECT = {
+    "distances of all pairs, and which pairs are of one class": """
+def pairwise(e):
+    return ((e.unsqueeze(0) - e.unsqueeze(1)).pow(2).sum(-1) + 1e-12).sqrt()
+def triplet_loss(embedded, labels):
+    dist = pairwise(embedded)
+    same = labels.unsqueeze(0) == labels.unsqueeze(1)
+    hardest = (dist * (same & ~torch.eye(len(labels), dtype=torch.bool))).max(dim=1).values
+    return F.relu(hardest - dist.masked_fill(same, 9.0).min(dim=1).values + 0.3).mean()
+for a, b in loader:
+    triplet_loss(model(a), b).backward()
+""",
+    "the same with None as index": """
+def triplet_loss(embedded, labels):
+    dist = (embedded[None, :] - embedded[:, None]).pow(2).sum(-1)
+    same = labels[None, :] == labels[:, None]
+    return (dist * same).max(dim=1).values.mean()
+for a, b in loader:
+    triplet_loss(model(a), b).backward()
+""",
     "a table of one column, numbers of NumPy in a column": """
 y = np.random.uniform(0, 1, (50, 1))
 table = pd.read_csv("houses.csv")

@@ -1,6 +1,6 @@
 """Finds the shapes of predictions, targets and weights in the source: (B, 1), (B,) or another one.
 
-A shape is a text with one letter per dimension: "n1" = (B, 1), "n" = (B,), "nn" = (B, C), "" = a number.
+A shape is a text with one letter per dimension: "n1" = (B, 1), "1n" = (1, B), "n" = (B,), "nn" = (B, C), "" = a number.
 """
 
 import ast
@@ -24,6 +24,7 @@ from trueloop.core.source_text import dotted_name, integer, nodes_in
 COLUMN: Final = "n1"
 ROW: Final = "n"
 MATRIX: Final = "nn"
+_ACROSS: Final = "1n"
 PAIRS: Final = "pairs"
 """The result of (B, 1) and (B,): (B, B)."""
 ELEMENTWISE: Final = frozenset((
@@ -261,6 +262,9 @@ class Shapes:
         if outputs and integer(index) is not None:
             return _of_output([each and each.attributes.get(f"[{integer(index)}]") for each in outputs])
         shape = self.of(owner, calls, depth)
+        first = index.elts[0] if isinstance(index, ast.Tuple) and len(index.elts) == 2 else index
+        if isinstance(first, ast.Constant) and first.value is None:  # x[None, :]
+            return _reshaped("unsqueeze", shape, [0])
         return self._of_rows(shape, index) if shape and shape != PAIRS else None
 
     def _of_rows(self, shape: str, index: ast.expr) -> str | None:
@@ -416,6 +420,8 @@ def joined(*shapes: str | None) -> str | None:
     An operand of unknown shape is taken to have the shape of the other one, as it has in a correct program.
     """
     known = {each for each in shapes if each}
+    if _ACROSS in known and None in shapes:
+        return None  # each row is compared with each other one
     if len(known) == 1:
         return known.pop()
     if known == {COLUMN, MATRIX}:
@@ -453,7 +459,7 @@ def _reshaped(name: str, own: str | None, numbers: list[int | None]) -> str | No
         return ROW if own == COLUMN and at_end else own if own in (ROW, MATRIX) and at_end else None
     if numbers in ([1], [-1]):  # unsqueeze: what is not known has one dimension, as an index of `gather`
         return COLUMN if own in (None, ROW) else None
-    return None
+    return _ACROSS if numbers == [0] and own in (None, ROW) else None
 
 
 def _reduced(name: str, own: str | None, numbers: list[int | None], *, keeps: bool) -> str | None:
