@@ -18,12 +18,16 @@ WORDS: Final = {
 }  # fmt: skip
 """Direction of improvement -> words in the names of values that improve in this direction."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")
+_JOINED: Final = re.compile(r"(train|trn|val|valid|test|tst|dev|eval)(loader|dataloader|set|data|ds|dl)")
+"""Two words that are often written as one."""
 
 
 @lru_cache(maxsize=4096)  # most names of a program occur many times
 def name_words(name: str) -> frozenset[str]:
-    """Return the words of a name in lower case: {"val", "acc"} for "valAcc"."""
-    return frozenset(word.lower() for word in _WORD.findall(name))
+    """Return the words of a name in lower case: {"val", "acc"} for "valAcc", {"val", "loader"} for "valloader"."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    joined = [match.groups() for word in words if (match := _JOINED.fullmatch(word)) is not None]
+    return frozenset(words).union(*joined)
 
 
 def better_direction(name: str) -> str:

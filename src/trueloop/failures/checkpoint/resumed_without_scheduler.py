@@ -55,6 +55,7 @@ from trueloop.tracing.events import CheckpointRead, Ref, SchedulerStepped, State
 
 _WITHOUT_COUNT: Final = frozenset(("ExponentialLR", "MultiplicativeLR", "ReduceLROnPlateau"))
 """Schedulers whose next rate follows from the rate before."""
+_EPOCH: Final = re.compile(r"epoch|\bep\b")
 _RATE: Final = re.compile(r"(^|_|\W)(lr|learning_?rate)($|_|\W)", re.IGNORECASE)
 _STATE: Final = re.compile(r"sched\w*(\[\w+\])?\.(load_)?state_dict|step\(\w*epoch")
 
@@ -182,7 +183,7 @@ def _is_at_epochs(source: SourceFile, node: ast.AST) -> bool:
     """Return True for a node that runs at certain epochs only: ``if epoch in milestones``, ``if epoch % 30 == 0``."""
     tests = [each.test for each in enclosing_nodes(source, node) if isinstance(each, ast.If)]
     return any(
-        isinstance(each.ops[0], ast.In | ast.Eq) and "epoch" in ast.unparse(each.left)
+        isinstance(each.ops[0], ast.In | ast.Eq) and _EPOCH.search(ast.unparse(each.left))
         for test in tests
         for each in nodes_in(test, ast.Compare)
     )
@@ -202,7 +203,11 @@ def _is_kept(source: SourceFile, node: ast.AST, rate: ast.expr, loop: ast.For | 
         isinstance(target, ast.Subscript) and ast.unparse(target.slice) == "'lr'" and text in ast.unparse(value)
         for target, value in single_assignments(function)
     )
-    return is_given and (encloses(loop, node) or is_lasting)
+    begins_anew = any(
+        text == ast.unparse(target) and text not in map(ast.unparse, nodes_in(value, ast.Name, ast.Attribute))
+        for target, value in single_assignments(loop)
+    )
+    return is_given and ((encloses(loop, node) and not begins_anew) or is_lasting)
 
 
 def _is_restored(source: SourceFile, node: ast.AST, rate: ast.expr, load: ast.Call) -> bool:

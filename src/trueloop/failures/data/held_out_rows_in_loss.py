@@ -201,7 +201,11 @@ def _is_reduced_later(loss: ast.Call) -> bool:
 
 
 RULE = Rule(
-    required_words=("backward(", re.compile(r"\[[\w.]*(?:mask|idx|ind|nodes|rows|nid)[\w.]*\]"), "test|val|dev|held"),
+    required_words=(
+        "backward(",
+        re.compile(r"\[[\w.]*(?:mask|msk|idx|ind|nodes|rows|nid)[\w.]*\]"),
+        "test|val|dev|held",
+    ),
     find=find,
 )
 

@@ -515,7 +515,7 @@ def _evaluates(loop: BatchLoop) -> bool:
 
 RULE = Rule(
     required_words=(
-        "for ", f"{LOADER_WORDS}|split(|chunk(|range(", "oss|entropy|mean(|.sum(",
+        "for ", f"{LOADER_WORDS}|split(|chunk(|range(", "oss|riterion(|entropy|mean(|.sum(",
         "backward|no_grad|eval()|inference_mode|crit|entropy|model(",
     ),
     find=find,

@@ -41,7 +41,7 @@ from trueloop.analysis.queries.batch_loops import function_of, without_conversio
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, nodes_in
+from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ASYMMETRIC: Final = frozenset((
@@ -102,8 +102,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _named(source: SourceFile, node: ast.expr) -> list[ast.expr]:
     """Return a value, or what the program puts into the list that it is, if that is known; see `_named_value`."""
-    base = _base(node)
-    collected = list(_collected(function_of(source, node), base.id)) if isinstance(base, ast.Name) else []
+    name = dotted_name(_base(node))
+    collected = list(_collected(function_of(source, node), name)) if name else []
     values = [value for each in collected for value in _named_value(source, each)]
     is_known = bool(values) and (all(map(_is_prediction, values)) or all(map(_is_label, values)))
     return values if is_known else _named_value(source, node)
@@ -113,15 +113,15 @@ def _collected(function: Any, name: str) -> Iterator[ast.expr]:
     """Yield what a function appends to a list or an array."""
     for node in nodes_in(function, ast.Call, ast.AugAssign, ast.Assign):
         match node:
-            case ast.Call(func=ast.Attribute(attr="append" | "extend", value=ast.Name(id=owner)), args=[value]):
-                yield from [value] if owner == name else []
-            case ast.AugAssign(target=ast.Name(id=owner), op=ast.Add(), value=value):
-                yield from (value.elts if isinstance(value, ast.List) else [value]) if owner == name else []
-            case ast.Assign(targets=[ast.Name(id=owner)], value=ast.Call(args=[first, *rest], func=func)) if (
-                owner == name and last_name(func) in ("append", "concatenate", "cat", "hstack")
-            ):
+            case ast.Call(func=ast.Attribute(attr="append" | "extend", value=owner), args=[value]):
+                yield from [value] if dotted_name(owner) == name else []
+            case ast.AugAssign(target=owner, op=ast.Add(), value=value) if dotted_name(owner) == name:
+                yield from value.elts if isinstance(value, ast.List) else [value]
+            case ast.Assign(targets=[owner], value=ast.Call(args=[first, *rest], func=func)) if dotted_name(
+                owner
+            ) == name and last_name(func) in ("append", "concatenate", "cat", "hstack"):
                 parts = [first, *rest] if last_name(func) == "append" else getattr(first, "elts", [])
-                is_added = len(parts) > 1 and last_name(parts[0]) == name  # y_true = np.append(y_true, labels)
+                is_added = len(parts) > 1 and dotted_name(parts[0]) == name  # y_true = np.append(y_true, labels)
                 yield from parts[1:2] if is_added else []
             case _:
                 pass

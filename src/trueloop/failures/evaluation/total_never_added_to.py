@@ -37,7 +37,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_TOTAL: Final = re.compile(r"loss|acc|correct|running|total|err|score|hits|sum|reward|metric", re.IGNORECASE)
+_TOTAL: Final = re.compile(r"loss|acc|correct|right|running|total|seen|err|score|hits|sum|reward|metric", re.IGNORECASE)
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -118,7 +118,7 @@ def _only_zero(source: SourceFile, function: Any, name: str) -> Any:
     return found
 
 
-RULE: Final = Rule(required_words=("/|mean(|average(", "= 0|= []|list()", "for ", "backward(|oader"), find=find)
+RULE: Final = Rule(required_words=("/|mean(|average(", "= 0|= []|list()", "for ", "backward(|oader|grad()"), find=find)
 
 BAD = """
 import torch

@@ -370,7 +370,7 @@ def _is_assigned_between(function: Any, name: str, first: int, last: int) -> boo
     )
 
 
-RULE = Rule(required_words=("backward(", "for |reduce(", "oss|rit"), find=find)
+RULE = Rule(required_words=("backward(", "for |reduce(", "oss|rit|err"), find=find)
 
 BAD = """
 import torch

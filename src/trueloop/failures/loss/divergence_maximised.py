@@ -49,6 +49,7 @@ from trueloop.tracing.events import DivergenceRead
 _RECONSTRUCTION: Final = re.compile(
     r"rec|bce|mse|loss|nll|cross_entropy|likelihood_loss|l1|(^|_)ce($|_)", re.IGNORECASE
 )
+_LOSS: Final = re.compile(r"loss|criterion|(^|_)err(or)?($|_)", re.IGNORECASE)
 _REDUCTIONS: Final = frozenset(("sum", "mean", "squeeze", "view", "reshape", "to", "float"))
 _MAX_DEPTH: Final = 12
 MIN_TIMES: Final = 3
@@ -219,9 +220,9 @@ def _is_loss(source: SourceFile, total: ast.expr) -> bool:
             isinstance(each.op, ast.USub) and dotted_name(each.operand) == name
             for each in nodes_in(function, ast.UnaryOp)
         )
-        return "loss" in name.lower() and not negated
+        return bool(_LOSS.search(name)) and not negated
     if isinstance(parent, ast.Return):
-        return "loss" in getattr(function, "name", "").lower()
+        return bool(_LOSS.search(getattr(function, "name", "")))
     return isinstance(parent, ast.Attribute) and parent.attr == "backward"
 
 
@@ -233,7 +234,7 @@ def _negate_fix(source: SourceFile, node: ast.expr) -> Fix | None:
     return Fix((source.text.replace(node, text),), safe=False, description="Change the sign") if is_alone else None
 
 
-RULE = Rule(required_words=("exp(", "pow|square|**|*", "oss"), find=find)
+RULE = Rule(required_words=("exp(", "pow|square|**|*", "oss|backward(|riterion"), find=find)
 
 BAD = """
 import torch

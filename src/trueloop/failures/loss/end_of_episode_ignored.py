@@ -65,7 +65,7 @@ _STORING: Final = re.compile(
 )
 _COUNTER: Final = re.compile(r"(global_)?(steps?|episodes?|iters?|iterations?|epochs?|games?|updates?|num|n|total)_")
 """The start of ``steps_done`` and other counts."""
-_MASK: Final = re.compile(r"mask|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
+_MASK: Final = re.compile(r"mask|msk|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
 _ENDLESS: Final = re.compile(r"Pendulum|HalfCheetah|Swimmer|Reacher|Pusher|infinite.horizon|continuing", re.IGNORECASE)
 _NO_FLAG: Final = re.compile(
     r"^_|info|idx|ind(ex|ices)|weight|^ws?$|prob|log|act|trunc|time|limit|legal|valid|mask|discount|gamma|goal|step|prio|id"
@@ -316,7 +316,10 @@ def _flags_of(function: Any) -> list[str]:
     """Return the flags for the ends of episodes that a function gets as parameters or assigns."""
     nodes = [each for each in walk(function) if not isinstance(each, ast.Load)]
     own = {each.arg for each in nodes_in(getattr(function, "args", ast.Pass()), ast.arg)}
-    own |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    fixed = [e for e in nodes_in(function, ast.Assign) if isinstance(e.value, ast.Constant)]  # done = False
+    begun = {id(target) for each in fixed for target in each.targets}
+    stored = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    own |= {each.id for each in stored if id(each) not in begun}
     found = {name for name in own if _FLAG.match(name)}
     for each in nodes:
         if isinstance(each, ast.Tuple) and isinstance(each.ctx, ast.Store):

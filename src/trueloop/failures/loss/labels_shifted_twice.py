@@ -44,7 +44,7 @@ from typing import Final
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
 from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values
+from trueloop.analysis.queries.possible_values import computed_from, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import encloses, is_none, nodes_in
@@ -205,7 +205,7 @@ def _shifts_in_models(source: SourceFile) -> Iterator[ast.AST]:
 
 def _is_given(source: SourceFile, value: ast.expr) -> bool:
     """Return False for an argument that is certainly None: the model then computes no loss, and shifts nothing."""
-    known = possible_values(source, value) or [value]
+    known = [each for each in origins(source, value) if not isinstance(each, ast.Name)] or [value]
     return not all(is_none(each) for each in known)
 
 
@@ -221,8 +221,10 @@ def _is_compared(source: SourceFile, labels: ast.expr) -> bool:
 
 def _made_labels(source: SourceFile) -> Iterator[tuple[ast.AST, ast.expr]]:
     """Yield what is assigned to labels, appended to them, or stored under their key."""
+    passed = {last_name(each.value) for call in source.all_calls for each in call.keywords if each.arg == "labels"}
     for each in source.nodes_of(ast.Assign):
-        if len(each.targets) == 1 and isinstance(each.targets[0], ast.Name) and _is_label(each.targets[0].id):
+        name = getattr(each.targets[0], "id", "")
+        if len(each.targets) == 1 and name and (_is_label(name) or name in passed):
             yield each, each.value
         if len(each.targets) == 1 and isinstance(each.targets[0], ast.Subscript):
             key = each.targets[0].slice

@@ -211,8 +211,8 @@ _FILLED: Final = re.compile(
 )
 """Ways to make sequences equally long; a vocabulary may name padding that no sequence has."""
 _PADDING: Final = re.compile(r"^[<\[]?pad[>\]]?$", re.IGNORECASE)
-_MASK: Final = re.compile(r"mask|valid|keep|real|pad|active", re.IGNORECASE)
-_USED: Final = re.compile(r"mask|ignore|keep|non_?pad|lengths|(^|_)lens($|_)|n(um)?_?tokens", re.IGNORECASE)
+_MASK: Final = re.compile(r"mask|msk|valid|keep|real|pad|active", re.IGNORECASE)
+_USED: Final = re.compile(r"mask|msk|ignore|keep|non_?pad|lengths|(^|_)lens($|_)|n(um)?_?tokens", re.IGNORECASE)
 """Names in a function that may leave padding out after the loss, or count the real tokens."""
 _PACKED: Final = re.compile(r"^pack_(padded_)?sequence$")
 

@@ -72,7 +72,7 @@ _COMPARING: Final = frozenset(
     ("ge", "gt", "le", "lt", "ne", "eq", "logical_not", "logical_and", "isin", "sequence_mask")
 )
 _LIBRARIES: Final = frozenset(("torch", "F", "functional"))
-_MASKS: Final = frozenset(("mask", "masks", "valid", "weights"))
+_MASKS: Final = frozenset(("mask", "masks", "msk", "valid", "weights"))
 _OF_SAMPLES: Final = frozenset(("sample", "samples", "example", "instance", "row"))
 _MAX_DEPTH: Final = 3
 
@@ -276,7 +276,7 @@ def _is_mask(source: SourceFile, node: ast.expr) -> bool:
 
 RULE = Rule(
     required_words=(
-        "mask|weight|valid|logsigmoid|softplus|relu|clamp|maximum|!=|gamma|focal|Focal",
+        "mask|msk|weight|valid|logsigmoid|softplus|relu|clamp|maximum|!=|gamma|focal|Focal",
         ".mean(|.sum(|exp(",
     ),
     find=find,

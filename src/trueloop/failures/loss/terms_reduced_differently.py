@@ -329,7 +329,7 @@ def _returned(source: SourceFile, call: ast.Call, depth: int) -> _Term | None:
     return None if value is None else _term(source, value, depth + 1)
 
 
-RULE = Rule(required_words=("exp(|log(|kl_divergence", "sum|mean", "loss|Loss|entropy|elbo|ELBO"), find=find)
+RULE = Rule(required_words=("exp(|log(|kl_divergence", "sum|mean", "loss|Loss|entropy|elbo|ELBO|backward("), find=find)
 
 BAD = """
 import torch

@@ -47,7 +47,7 @@ from trueloop.core.source_text import dotted_name, integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _RANDOM: Final = re.compile(r"^(normal|uniform|trunc_normal|(xavier|kaiming)_(normal|uniform)|orthogonal)_$")
-_MASKS: Final = re.compile(r"mask|pack_padded|pack_sequence|_fill_padding_idx_with_zero", re.IGNORECASE)
+_MASKS: Final = re.compile(r"mask|msk|pack_padded|pack_sequence|_fill_padding_idx_with_zero", re.IGNORECASE)
 _WEIGHTS: Final = re.compile(r"unsqueeze|None|softmax|weight|att|alpha|score|gate|coef|view\(|reshape\(|keepdim", re.I)
 """Words of a factor that has one number per position."""
 _OVER_TIME: Final = (0, 1, -2)

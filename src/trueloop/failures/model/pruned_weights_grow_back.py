@@ -52,7 +52,7 @@ _WANTED: Final = re.compile(
     re.IGNORECASE,
 )
 """Text of programs that keep weights at zero in another way, or let them grow on purpose."""
-_MASK: Final = re.compile(r"mask|prun|spars|(^|_)keep", re.IGNORECASE)
+_MASK: Final = re.compile(r"mask|msk|prun|spars|(^|_)keep", re.IGNORECASE)
 _OTHER_MASK: Final = re.compile(
     r"(attn|attention|pad|padding|src|tgt|key|causal|loss|input|token)\w*mask", re.IGNORECASE
 )
@@ -64,7 +64,7 @@ _CONVERSIONS: Final = frozenset(
 )
 _COMPARISONS: Final = frozenset(("gt", "ge", "lt", "le", "greater", "less", "greater_equal", "less_equal"))
 _COPIES: Final = frozenset(("deepcopy", "load_state_dict", "clone"))
-_WORDS: Final = re.compile(r"mask|prun|spars|abs\(", re.IGNORECASE)
+_WORDS: Final = re.compile(r"mask|msk|prun|spars|abs\(", re.IGNORECASE)
 _MAX_DEPTH: Final = 4
 
 

@@ -69,8 +69,9 @@ def _splits_in_epochs(source: SourceFile) -> Iterator[Hit]:
 
 def _sets(loop: ast.For, data: list[ast.expr]) -> bool:
     """Return True if each iteration of a loop has data of its own."""
-    used = {each.id for array in data for each in nodes_in(array, ast.Name)}
-    return not used.isdisjoint(stored_names(loop))
+    used = {dotted_name(each) for array in data for each in nodes_in(array, ast.Name, ast.Attribute)}
+    assigned = {dotted_name(target) for each in nodes_in(loop, ast.Assign) for target in each.targets}
+    return not used.isdisjoint(stored_names(loop) | assigned)
 
 
 def _reads(loop: ast.For, part: ast.expr) -> bool:

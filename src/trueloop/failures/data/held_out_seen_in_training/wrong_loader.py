@@ -11,7 +11,7 @@ from trueloop.analysis.queries.evaluation_loops import find_loader
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 
 _HELD_OUT: Final = re.compile(
-    r"(^|_)(val|valid|validation|validate|test|testing|dev|eval|held_?out|holdout)(_|\d|$)", re.I
+    r"(^|_)(val|valid|validation|validate|test|testing|dev|eval|held_?out|holdout)(_|\d|$|loader|set|d[ls]$)", re.I
 )
 _TRAINING: Final = re.compile(r"train|tr_|fit", re.I)
 _SELECTING: Final = frozenset(("sampler", "batch_sampler", "3", "4", "**"))

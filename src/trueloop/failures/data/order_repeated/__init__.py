@@ -374,8 +374,13 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
         if all(each.seed.node is not other.node for other in found):
             found.append(_helper_hit(each))
             yield found[-1]
+    known = {id(start.loops[-1].node) for start, _ in epoch_loops(source)}  # `find` has judged these
     for loop in source.nodes if not found and "seed" in source.text.source else ():
-        if not isinstance(loop, ast.For) or not re.search(r"epoch|^ep?$", ast.unparse(loop.target)):
+        if (
+            not isinstance(loop, ast.For)
+            or id(loop) in known
+            or not re.search(r"epoch|^ep?$", ast.unparse(loop.target))
+        ):
             continue
         if Loop(loop, None).runs_at_most_once() or re.fullmatch(r"range\((0, )?[01]\)", ast.unparse(loop.iter)):
             continue

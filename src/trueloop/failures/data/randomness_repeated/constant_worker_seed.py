@@ -26,7 +26,7 @@ _SEEDING: Final = {
 """Name of a seeding function -> the functions whose random numbers it determines."""
 _LIBRARIES: Final = frozenset(("np.random.", "numpy.random.", "random.", "torch."))
 _CHANGING: Final = re.compile(
-    r"epoch|initial_seed|get_worker_info|\binfo\b|time|urandom|secrets|get_state|step|iteration|round|getpid|base_seed"
+    r"epoch|\bep\b|initial_seed|get_worker_info|\binfo\b|time|urandom|secrets|get_state|step|iteration|round|getpid|base_seed"
 )
 """Parts of an expression that may have another value in each epoch."""
 _FIRST_WORD: Final = re.compile(r"get_state\(\)\[1\]\[0\]")

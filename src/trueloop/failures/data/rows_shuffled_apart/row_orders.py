@@ -418,7 +418,8 @@ class Scope:
         shuffles = name in self.shuffling and all(isinstance(each, ast.Name | ast.Attribute) for each in node.args[1:])
         if arguments and (shuffles or name == "shuffle"):
             return _reordered(arguments[0], (self._draw(node),))
-        if name not in _DRAWING or _draws_one(node, name) or self._draws_codes(node, name):
+        is_of_object = name == "sample" and isinstance(getattr(node.func, "value", None), ast.Call)  # of a distribution
+        if name not in _DRAWING or is_of_object or _draws_one(node, name) or self._draws_codes(node, name):
             return None
         drawn = (self._draw(node),)
         if name == "permutation" and arguments and arguments[0].roots and _is_array(node.args[0]):

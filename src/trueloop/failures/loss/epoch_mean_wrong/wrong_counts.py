@@ -513,5 +513,5 @@ def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
 
 
 _COUNTS: Final = "len(|enumerate(|.size(0)|.shape[0]|+= 1|+=1|batch_size"
-_TOTALS: Final = "oss|acc|correct|total|metric|err|argmax|max(|.sum(|.mean("
+_TOTALS: Final = "oss|riterion(|acc|correct|total|metric|err|argmax|max(|.sum(|.mean("
 RULE = Rule(required_words=("+|append(", _COUNTS, f"{LOADER_WORDS}|range(|split(", "/", _TOTALS), find=find)

@@ -19,7 +19,7 @@ _LIMITS: Final = frozenset(("clamp", "clamp_min", "clip"))
 _TRANSPOSED: Final = frozenset(("t", "transpose", "permute", "swapaxes", "T", "mT"))
 _PRODUCTS: Final = frozenset(("matmul", "mm"))
 _SIMILARITIES: Final = re.compile(r"cross_entropy|CrossEntropy|logsumexp|softmax|temperature|tau|cos|sim|contrast")
-_TRAINS: Final = re.compile(r"loss|Loss|entropy|backward\(")
+_TRAINS: Final = re.compile(r"loss|Loss|entropy|backward\(|\berr\b")
 _ROWS: Final = re.compile(r"^(\w)(\w),(\w)\2->\1\3$")
 
 
@@ -218,6 +218,6 @@ def is_first_dimension(call: ast.Call) -> bool:
 
 
 RULE: Final = Rule(
-    required_words=("norm|sqrt(", ".T|.t(|transpose(|permute(|swapaxes(|mT|einsum(|.sum(", "0|loss|Loss|entropy"),
+    required_words=("norm|sqrt(", ".T|.t(|transpose(|permute(|swapaxes(|mT|einsum(|.sum(", "0|loss|Loss|entropy|err"),
     find=find,
 )

@@ -133,9 +133,20 @@ def _derived(function: ast.AST, call: ast.Call) -> set[str]:
     names: set[str] = set()
     assigned = [each for each in nodes_in(function, ast.Assign) if each.lineno >= call.lineno]
     for each in sorted(assigned, key=lambda statement: statement.lineno):
-        if any(part is call or getattr(part, "id", "") in names for part in walk(each.value)):
+        if any(part is call or getattr(part, "id", "") in names for part in walk(_numerator(each.value))):
             names |= {part.id for target in each.targets for part in nodes_in(target, ast.Name)}
     return names
+
+
+def _numerator(node: ast.expr) -> ast.expr:
+    """Return what is divided in a division: a value that is divided by a constant norm has a gradient of its own."""
+    match node:
+        case ast.BinOp(op=ast.Div(), left=left):
+            return left
+        case ast.Call(func=ast.Attribute(attr="div"), args=[left, _]):
+            return left
+        case _:
+            return node
 
 
 def _is_penalty(node: ast.AST, names: set[str]) -> bool:

@@ -274,7 +274,7 @@ def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Ma
 NAMES = sorted(each.rpartition(".")[2] for each in (ATTENTION, *LAYERS))
 RULE = Rule(
     required_words=(
-        "mask|tril|triu|adj|valid|where(|pad",
+        "mask|msk|tril|triu|adj|valid|where(|pad",
         "|".join((*(f"{each}{end}" for each in NAMES for end in ("(", " as ")), "oftmax(|logits=")),
     ),
     find=find,

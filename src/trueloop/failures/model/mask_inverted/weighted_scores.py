@@ -19,7 +19,7 @@ KEEPS_MEANING: Final = frozenset((
 ))  # fmt: skip
 TO_NUMBERS: Final = frozenset(("float", "half", "double", "int", "long"))
 _SOFTMAX_MODULES: Final = frozenset(("Softmax", "LogSoftmax"))
-_MASK_NAME: Final = re.compile(r"(^|_)(masks?|adj|adjacency|valid|pad|padding|padded|causal)($|_)", re.IGNORECASE)
+_MASK_NAME: Final = re.compile(r"(^|_)(masks?|msk|adj|adjacency|valid|pad|padding|padded|causal)($|_)", re.IGNORECASE)
 _CREATES: Final = re.compile(r"(ones|zeros|arange|full|eye|empty)(_like)?$")
 _SIZES: Final = frozenset(("shape", "size", "device", "dtype", "ndim", "dim", "T", "mT"))
 _RANDOM: Final = re.compile(r"drop|rand|bernoulli")

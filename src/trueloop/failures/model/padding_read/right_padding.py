@@ -16,7 +16,7 @@ from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
 
 _AVOIDS: Final = re.compile(
-    r"mask|pack_padded|pack_sequence|padding_side|flip|bucket|gather|PackedSequence|is_pad|not_pad|valid_len"
+    r"mask|msk|pack_padded|pack_sequence|padding_side|flip|bucket|gather|PackedSequence|is_pad|not_pad|valid_len"
 )
 """Parts of names in programs that mask the padding, read the last real step, or have none in front of it."""
 _LENGTH: Final = re.compile(r"(^|_)(len|lens|length|lengths|seqlens?|sizes?|last_idx|last_index)($|_)", re.IGNORECASE)

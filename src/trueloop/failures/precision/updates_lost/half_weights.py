@@ -123,6 +123,9 @@ def _cast_before(source: SourceFile, model: ast.expr, *, is_last: bool) -> tuple
     """
     function, path = function_of(source, model), dotted_name(model)
     loops = [each.lineno for each in nodes_in(function, ast.For, ast.While) if each.lineno > model.lineno]
+    for call in nodes_in(function, ast.Call):  # train(model, optimizer)
+        if last_name(call.func) in definitions(source).functions and path in map(dotted_name, call.args):
+            loops += [call.lineno] if call.lineno > model.lineno else []
     end = min(loops, default=model.lineno + 20) if is_last else model.lineno
     for statement in sorted(nodes_in(function, ast.Expr), key=lambda each: -each.lineno):
         call = statement.value
