@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from trueloop.analysis.queries.assignments import enclosing_definition
@@ -292,6 +293,11 @@ def enclosing_nodes(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
         parent = source.parents.get(id(parent))
 
 
+def enclosing_expressions(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes around a node within its statement, innermost first."""
+    return takewhile(lambda each: not isinstance(each, ast.stmt), enclosing_nodes(source, node))
+
+
 def is_without_gradients(source: SourceFile, node: ast.AST, depth: int = MAX_DEPTH) -> bool:
     """Return True for a node under ``torch.no_grad()`` or ``inference_mode()``, as a block or decorator.
 
@@ -393,10 +399,11 @@ def forward_of(source: SourceFile, call: ast.Call) -> Any:
     """Return the ``forward`` of the module that a call runs; None if it is unknown."""
     names = _class_of_instance(source).get(last_name(call.func), set())
     classes = [definitions(source).classes[name] for name in names]
-    return _method(classes[0], "forward") if len(classes) == 1 else None
+    return method_of(classes[0], "forward") if len(classes) == 1 else None
 
 
-def _method(definition: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+def method_of(definition: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    """Return the method of a class that has a name; None if there is none."""
     return next((e for e in definition.body if isinstance(e, ast.FunctionDef) and e.name == name), None)
 
 

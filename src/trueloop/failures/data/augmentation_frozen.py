@@ -38,9 +38,10 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import is_held_out
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.method_chains import without_calls
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _DRAWS: Final = re.compile(
@@ -115,7 +116,7 @@ def _cached(source: SourceFile, method: ast.FunctionDef) -> Iterator[Hit]:
             names = {each.id for each in nodes_in(value, ast.Name)}
             is_sample = bool(names & samples) or _reads_sample(value, owner)
             call = _random_call(source, value) or next((drawn[n] for n in names if n in drawn), None)
-            call = call or _random_condition(source, statement, method)
+            call = call or _random_condition(source, statement)
             if isinstance(target, ast.Name):
                 samples |= {target.id} if is_sample else set()
                 drawn.pop(target.id, None)
@@ -141,14 +142,10 @@ def _reads_sample(value: ast.expr, owner: str) -> bool:
     return is_item or any(_READS.search(last_name(each.func)) for each in nodes_in(value, ast.Call))
 
 
-def _random_condition(source: SourceFile, node: ast.AST, method: ast.AST) -> ast.Call | None:
+def _random_condition(source: SourceFile, node: ast.AST) -> ast.Call | None:
     """Return the call that draws the number by which a statement runs or not; None if there is none."""
-    parent = source.parents.get(id(node))
-    while parent is not None and parent is not method:
-        if isinstance(parent, ast.If) and (call := _random_call(source, parent.test)) is not None:
-            return call
-        parent = source.parents.get(id(parent))
-    return None
+    tests = [each.test for each in enclosing_nodes(source, node) if isinstance(each, ast.If)]
+    return next((call for each in tests if (call := _random_call(source, each)) is not None), None)
 
 
 def _augmentation(source: SourceFile, method: ast.FunctionDef) -> ast.Call | None:
@@ -167,7 +164,7 @@ def _in_init(source: SourceFile, definition: ast.ClassDef, init: ast.FunctionDef
     for call, data, loop in _over_samples(source, init):
         stored = [each for each in nodes_in(init, ast.Assign) if isinstance(each.targets[0], ast.Attribute)]
         text = ast.unparse(data)
-        keeps = [e for e in stored if not _contains(e, call) and text in map(ast.unparse, nodes_in(e.value, ast.Name))]
+        keeps = [e for e in stored if not encloses(e, call) and text in map(ast.unparse, nodes_in(e.value, ast.Name))]
         if not keeps and not _is_enlarged(loop):
             yield _hit(call, loop, "the dataset")
 
@@ -179,9 +176,7 @@ def _over_samples(source: SourceFile, scope: ast.AST) -> Iterator[tuple[ast.Call
         if isinstance(loop, ast.ListComp) and len(loop.generators) > 1:
             continue
         targets = {each.id for each in nodes_in(head.target, ast.Name)}
-        data = head.iter
-        while isinstance(data, ast.Call) and data.args and last_name(data.func) in ("enumerate", "zip", "tqdm", "list"):
-            data = data.args[0]
+        data = without_calls(head.iter, ("enumerate", "zip", "tqdm", "list"))
         body: list[ast.AST] = [loop.elt] if isinstance(loop, ast.ListComp) else list(loop.body)
         for call in (c for each in body for c in nodes_in(each, ast.Call)):
             gets_sample = any(isinstance(each, ast.Name) and each.id in targets for each in call.args)
@@ -203,10 +198,10 @@ def _follows(body: list[ast.AST], call: ast.Call, append: ast.Call) -> bool:
         target.id
         for part in body
         for each in nodes_in(part, ast.Assign)
-        if _contains(each.value, call)
+        if encloses(each.value, call)
         for target in nodes_in(each.targets[0], ast.Name)
     }
-    return any(_contains(each, call) or names & {n.id for n in nodes_in(each, ast.Name)} for each in append.args)
+    return any(encloses(each, call) or names & {n.id for n in nodes_in(each, ast.Name)} for each in append.args)
 
 
 def _is_enlarged(loop: ast.AST) -> bool:
@@ -228,7 +223,7 @@ def _before_epochs(source: SourceFile) -> Iterator[Hit]:
             continue
         for call in nodes_in(statement.value, ast.Call):
             is_named = _NAMED.search(last_name(call.func)) and call.args
-            loops = [e for e in nodes_in(statement.value, ast.ListComp) if _contains(e, call)]
+            loops = [e for e in nodes_in(statement.value, ast.ListComp) if encloses(e, call)]
             data = ast.unparse(loops[0].generators[0].iter if loops else call.args[0]) if call.args else ""
             is_replaced = bool(data) and data == target.id
             others = [e for e in nodes_in(statement.value, ast.Name) if e.id == target.id]
@@ -245,10 +240,6 @@ def _trains_later(function: Any, statement: ast.stmt) -> bool:
             if any(name == "backward" or "train" in name for name in names):
                 return True
     return False
-
-
-def _contains(outer: ast.AST, inner: ast.AST) -> bool:
-    return any(each is inner for each in ast.walk(outer))
 
 
 def _hit(call: ast.AST, kept: ast.AST, place: str) -> Hit:

@@ -70,7 +70,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the slices that do not cover the data."""
     called = {id(loop.node) for each in source.ops(OpKind.MODEL_CALL) for loop in each.loops}
     for node in source.nodes_of(ast.For):
-        if not (id(node) in called or _trains(node)):
+        if not (id(node) in called or any(each.attr == "backward" for each in nodes_in(node, ast.Attribute))):
             continue
         loop = _range(source, node)
         parts = list(_parts(source, loop)) if loop is not None else []
@@ -80,10 +80,6 @@ def find(source: SourceFile) -> Iterator[Hit]:
             reported = reported or bool(fault)
             if fault:
                 yield Hit(message=f"`{ast.unparse(part.node)}` {fault}.", node=part.node, related=((node, "the loop"),))
-
-
-def _trains(loop: ast.For) -> bool:
-    return any(each.attr == "backward" for each in nodes_in(loop, ast.Attribute))
 
 
 def _range(source: SourceFile, node: ast.For) -> _Range | None:

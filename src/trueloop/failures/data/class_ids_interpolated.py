@@ -38,6 +38,7 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call, without_conversions
@@ -106,34 +107,30 @@ class _Resized(NamedTuple):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each resize with interpolation whose result is converted to integers."""
     reported: set[int] = set()
-    sinks = [(call, value) for call in source.all_calls if (value := _converted(call)) is not None]
-    for call, value in sinks:
-        for each in [*_resized(source, value), *(_of_dataset(source, call, value))]:
-            names = each.names | _assigned_names(source, call)
-            words = {word for name in names for word in name_words(name)}
-            is_mask = bool(words & _MASK) or _is_target(source, call)
-            if id(each.call) in reported or not is_mask or words & _NO_CLASSES:
-                continue
-            if any(_is_thresholded(function_of(source, place), names) for place in (call, each.call)):
-                continue
-            reported.add(id(each.call))
-            yield Hit(
-                message=f"`{ast.unparse(each.call)}` interpolates between class ids: the mean of the classes 0 and 4 "
-                "is class 2. Use the mode for the nearest pixel.",
-                node=each.call,
-                related=((call, "converted to integers here"),),
-            )
-    for call, function in _by_name(source):
+    for call, place, reason in chain(_before_conversions(source), _by_name(source)):
         if id(call) not in reported:
+            reported.add(id(call))
             yield Hit(
                 message=f"`{ast.unparse(call)}` interpolates between class ids: the mean of the classes 0 and 4 is "
                 "class 2. Use the mode for the nearest pixel.",
                 node=call,
-                related=((function, "the function resizes labels"),),
+                related=((place, reason),),
             )
 
 
-def _by_name(source: SourceFile) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
+def _before_conversions(source: SourceFile) -> Iterator[tuple[ast.Call, ast.AST, str]]:
+    sinks = [(call, value) for call in source.all_calls if (value := _converted(call)) is not None]
+    for call, value in sinks:
+        for each in (*_resized(source, value), *_of_dataset(source, call, value)):
+            names = each.names | _assigned_names(source, call)
+            words = {word for name in names for word in name_words(name)}
+            is_mask = (words & _MASK or _is_target(source, call)) and not words & _NO_CLASSES
+            places = (function_of(source, place) for place in (call, each.call))
+            if is_mask and not any(_is_thresholded(place, names) for place in places):
+                yield each.call, call, "converted to integers here"
+
+
+def _by_name(source: SourceFile) -> Iterator[tuple[ast.Call, ast.AST, str]]:
     """Yield each interpolation of an argument that is called a label, in a function that resizes labels by its name.
 
     A function that warps, and not only resizes, an argument called a label need not have a name that says so.
@@ -152,7 +149,7 @@ def _by_name(source: SourceFile) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
             names = {last_name(each) for each in computed_from(source, subject) if isinstance(each, ast.Name)}
             labels = {e for e in names & parameters if name_words(e) & _LABELS and not name_words(e) & _NO_CLASSES}
             if labels and not _is_thresholded(function, names):
-                yield call, function
+                yield call, function, "the function resizes labels"
 
 
 def _converted(call: ast.Call) -> ast.expr | None:

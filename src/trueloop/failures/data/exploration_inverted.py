@@ -34,6 +34,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -85,8 +86,7 @@ def _is_epsilon(node: ast.expr) -> bool:
 
 def _is_uniform(node: ast.expr) -> bool:
     """Return True for ``random.random()``, ``np.random.rand()`` and ``torch.rand(1).item()``."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and last_name(node.func) == "item":
-        node = node.func.value
+    node = without_methods(node, ("item",))
     return isinstance(node, ast.Call) and last_name(node.func) in _UNIFORM
 
 

@@ -41,7 +41,7 @@ import ast
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.abstract_value import LEAF
 from trueloop.analysis.operations import OpKind
@@ -55,7 +55,7 @@ from trueloop.analysis.queries.batch_loops import (
     function_of,
 )
 from trueloop.analysis.queries.loop_variables import stored_names
-from trueloop.analysis.queries.possible_values import known_constant
+from trueloop.analysis.queries.possible_values import enclosing_nodes, known_constant
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
@@ -272,28 +272,17 @@ def _uses(source: SourceFile, call: ast.Call) -> Iterator[ast.Call]:
 
 def _trains_in_loop(source: SourceFile, call: ast.Call, depth: int) -> bool:
     """Return True if a loop repeats a call and differentiates a loss of its result."""
-    function, node = function_of(source, call), source.parents.get(id(call))
-    loop: Any = None
-    while node is not None and node is not function and loop is None:
-        if isinstance(node, ast.ExceptHandler):
-            return False  # a new pass after the last batch
-        loop = node if isinstance(node, ast.For | ast.While) else None
-        node = source.parents.get(id(node))
+    function = function_of(source, call)
+    kinds = ast.For | ast.While | ast.ExceptHandler
+    loop = next((each for each in enclosing_nodes(source, call) if isinstance(each, kinds)), None)
+    if isinstance(loop, ast.ExceptHandler):
+        return False  # a new pass after the last batch
     if loop is not None:
         return _is_trained_on(loop, call)
     if isinstance(function, ast.Module) or depth or not _is_trained_on(function, call):
         return False
     callers = [each for each in source.all_calls if last_name(each.func) == function.name]
-    return any(_is_in_loop(source, each) for each in callers)
-
-
-def _is_in_loop(source: SourceFile, call: ast.Call) -> bool:
-    function, node = function_of(source, call), source.parents.get(id(call))
-    while node is not None and node is not function:
-        if isinstance(node, ast.For | ast.While):
-            return True
-        node = source.parents.get(id(node))
-    return False
+    return any(isinstance(e, ast.For | ast.While) for each in callers for e in enclosing_nodes(source, each))
 
 
 def _is_trained_on(block: ast.AST, call: ast.Call) -> bool:

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import origins, without_cycles
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -136,10 +136,7 @@ def _filling_loop(source: SourceFile, node: ast.expr) -> ast.expr | None:
     name, found = ast.unparse(node), list[ast.expr]()
     for call in source.all_calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "append" and ast.unparse(call.func.value) == name:
-            parent = source.parents.get(id(call))
-            while parent is not None and not isinstance(parent, ast.For | ast.FunctionDef):
-                parent = source.parents.get(id(parent))
-            found += [parent.iter] if isinstance(parent, ast.For) else []
+            found += [each.iter for each in enclosing_nodes(source, call) if isinstance(each, ast.For)][:1]
     used = {each.id for each in nodes_in(found[0], ast.Name)} if len(found) == 1 else set[str]()
     return found[0] if len(found) == 1 and name not in used else None
 

@@ -35,7 +35,8 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import MAX_DEPTH, possible_values
+from trueloop.analysis.queries.method_chains import without_calls
+from trueloop.analysis.queries.possible_values import MAX_DEPTH, enclosing_nodes, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -49,7 +50,7 @@ _LOOPS: Final = ast.For | ast.While
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loop over a generator within a loop over epochs that does not create it."""
     for loop in source.nodes_of(ast.For):
-        outer, iterable = _outer_loop(source, loop), _unwrapped(loop.iter)
+        outer, iterable = _outer_loop(source, loop), without_calls(loop.iter, _PASSING)
         if outer is None or not isinstance(iterable, ast.Name) or not _trains(loop) or _is_left_early(loop):
             continue
         if any(isinstance(e, ast.Name) and e.id == iterable.id and isinstance(e.ctx, ast.Store) for e in walk(outer)):
@@ -79,22 +80,12 @@ def _only_value(source: SourceFile, node: ast.expr) -> ast.expr | None:
 
 def _outer_loop(source: SourceFile, loop: ast.For) -> Any:
     """Return the loop around a loop in the same function that counts epochs; None if there is none."""
-    parent: Any = source.parents.get(id(loop))
-    while parent is not None and not isinstance(parent, _LOOPS | ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-        parent = source.parents.get(id(parent))
-    if isinstance(parent, ast.For):
-        counter = _unwrapped(parent.iter)
-        numbers = [getattr(each, "value", None) for each in counter.args] if isinstance(counter, ast.Call) else []
-        is_range = isinstance(counter, ast.Call) and last_name(counter.func) in ("range", "trange")
-        return parent if is_range and numbers != [1] else None
-    return parent if isinstance(parent, ast.While) else None
-
-
-def _unwrapped(iterable: ast.expr) -> ast.expr:
-    """Return what ``enumerate`` or a progress bar goes through."""
-    while isinstance(iterable, ast.Call) and last_name(iterable.func) in _PASSING and iterable.args:
-        iterable = iterable.args[0]
-    return iterable
+    outer = next((each for each in enclosing_nodes(source, loop) if isinstance(each, _LOOPS)), None)
+    if not isinstance(outer, ast.For):
+        return outer
+    counter = without_calls(outer.iter, _PASSING)
+    numbers = [getattr(each, "value", None) for each in getattr(counter, "args", ())]
+    return outer if last_name(getattr(counter, "func", None)) in ("range", "trange") and numbers != [1] else None
 
 
 def _trains(loop: ast.For) -> bool:

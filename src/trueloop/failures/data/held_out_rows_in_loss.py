@@ -54,9 +54,8 @@ _NO_GRADIENTS: Final = frozenset(("no_grad", "inference_mode", "eval"))
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loss over all rows of labels of which the evaluation selects the held-out ones."""
     selected = _held_out_labels(source)
-    losses = (
-        [each for each in source.all_calls if len(each.args) > 1 and is_loss_call(source, each)] if selected else []
-    )
+    calls = [each for each in source.all_calls if len(each.args) > 1] if selected else []
+    losses = [each for each in calls if is_loss_call(source, each)]
     losses = [each for each in losses if last_name(each.args[1]) in selected and _is_trained(source, each)]
     if not losses or _selects_training_rows(source):
         return

@@ -53,7 +53,6 @@ _STATE: Final = re.compile(
     r"^(prev_?|last_?|rnn_?|lstm_?|gru_?|enc_?)?(hidden|hid|h|hx|hs|hc|state|states|hiddens|hn|h_?n|h_?0)$"
 )
 _RECURRENT: Final = re.compile(r"(LSTM|GRU|RNN)(Cell)?$")
-_ITERATED: Final = frozenset(("enumerate", "tqdm", "list", "iter", "zip"))
 _SAME_ITEMS: Final = frozenset((
     "array", "array_split", "asarray", "chunk", "enumerate", "list", "numpy", "reshape", "reversed", "split", "tensor",
     "tolist", "tqdm", "tuple", "view", "zip",

@@ -56,7 +56,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if method.name != "__getitem__" or len(method.args.args) != 2 or _WANTED.search(ast.unparse(method)):
             continue
         yield from _at_positions(source, method)
-        if not _decides(method):
+        if not any(isinstance(each, ast.Compare | ast.If | ast.IfExp | ast.While) for each in walk(method)):
             yield from _in_method(method)
 
 
@@ -193,11 +193,6 @@ def _items(method: ast.FunctionDef, owner: str) -> Iterator[tuple[ast.expr, ast.
                     yield array, each
             case _:
                 pass
-
-
-def _decides(method: ast.FunctionDef) -> bool:
-    """Return True if a condition may choose the index, or the label is computed by a comparison."""
-    return any(isinstance(each, ast.Compare | ast.If | ast.IfExp | ast.While) for each in walk(method))
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -204,7 +204,7 @@ def _separate_conditions(function: ast.FunctionDef) -> Iterator[Hit]:
     changes = list(_random_changes(function))
     for condition, call in changes if len(changes) > 1 else ():
         for other, other_call in changes:
-            if other is condition or not _same_operation(call, other_call):
+            if other is condition or not last_name(call.func) == last_name(other_call.func) != "":
                 continue
             if _is_about([_subject(call)], _MASK) and _is_about([_subject(other_call)], _IMAGE):
                 drawn = ast.unparse(getattr(condition, "test", condition))
@@ -413,10 +413,6 @@ def _subject(call: ast.Call) -> ast.expr:
     if is_method or not call.args:
         return call.func.value if isinstance(call.func, ast.Attribute) else call.func
     return call.args[0]
-
-
-def _same_operation(first: ast.Call, second: ast.Call) -> bool:
-    return last_name(first.func) == last_name(second.func) != ""
 
 
 RULE = Rule(

@@ -29,9 +29,10 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, Final
 
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -82,12 +83,10 @@ def _drawn_before(source: SourceFile, noise: ast.expr, loop: Any) -> ast.Call | 
 
 def _is_conditional(source: SourceFile, node: ast.AST, loop: ast.AST) -> bool:
     """Return True if a node in a loop is under a condition or a ``with torch.no_grad()``."""
-    parent = source.parents.get(id(node))
-    while parent is not None and parent is not loop:
-        if isinstance(parent, ast.If) or (isinstance(parent, ast.With) and "grad" in ast.unparse(parent.items[0])):
-            return True
-        parent = source.parents.get(id(parent))
-    return False
+    return any(
+        isinstance(each, ast.If) or (isinstance(each, ast.With) and "grad" in ast.unparse(each.items[0]))
+        for each in takewhile(lambda each: each is not loop, enclosing_nodes(source, node))
+    )
 
 
 RULE = Rule(required_words=("randn|rand(|normal(", ".backward(", "isc|ritic|dversar|D("), find=find)

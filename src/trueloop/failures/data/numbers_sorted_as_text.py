@@ -36,9 +36,9 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import single_assignments
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import loops_around, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import walk
+from trueloop.core.source_text import integer, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LISTS: Final = frozenset(("glob", "iglob", "rglob"))
@@ -88,18 +88,12 @@ def _numbered(source: SourceFile) -> Iterator[_Numbered]:
 
 def _counts_far(source: SourceFile, node: ast.AST, name: str) -> bool:
     """Return True if a variable is the counter of a loop around a node that may reach two digits."""
-    parent: Any = source.parents.get(id(node))
-    while parent is not None:
-        generators = parent.generators if isinstance(parent, ast.ListComp) else [parent]
-        for each in generators:
-            if isinstance(each, ast.For | ast.comprehension) and isinstance(each.iter, ast.Call):
-                first = each.target.elts[0] if isinstance(each.target, ast.Tuple) else each.target
-                if last_name(first) == name and last_name(each.iter.func) in ("range", "enumerate"):
-                    limits = [
-                        e.value for e in each.iter.args if isinstance(e, ast.Constant) and isinstance(e.value, int)
-                    ]
-                    return not limits or len(limits) < len(each.iter.args) or max(limits) > _FEW
-        parent = source.parents.get(id(parent))
+    for each in loops_around(source, node):
+        first = each.target.elts[0] if isinstance(each.target, ast.Tuple) else each.target
+        call = each.iter if isinstance(each.iter, ast.Call) and last_name(first) == name else None
+        if call is not None and last_name(call.func) in ("range", "enumerate"):
+            limits = [number for e in call.args if (number := integer(e)) is not None]
+            return not limits or len(limits) < len(call.args) or max(limits) > _FEW
     return False
 
 

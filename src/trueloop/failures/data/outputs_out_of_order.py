@@ -46,11 +46,12 @@ References
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.batch_loops import assigned_in, function_of, with_bound_arguments
-from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.queries.shuffled_loaders import (
     Calls,
     Loader,
@@ -64,12 +65,11 @@ from trueloop.analysis.queries.shuffled_loaders import (
     values_of,
 )
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets", "y"))
 _COLLECTING: Final = frozenset(("append", "extend"))
-_PRINTING: Final = frozenset(("debug", "info", "log", "print", "save", "savez"))
 _PASSING: Final = frozenset(("enumerate", "tqdm"))
 _METRIC: Final = re.compile(
     r"(^|_)(acc|accuracy|auc|auroc|brier|compare|confusion|corr|corrcoef|correlation|entropy|equal|error|errors|err|"
@@ -93,193 +93,8 @@ _PAIRING: Final = (ast.Call, ast.Compare, ast.BinOp)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each expression that pairs outputs of a shuffling loader with the labels of its dataset or another pass."""
-    reported: set[int] = set()
-    for hit in _by_name(source):
-        reported.add(id(hit.node))
-        yield hit
-    for hit in _by_flow(source):
-        if id(hit.node) not in reported:
-            yield hit
+    yield from _by_flow(source)
     yield from _by_batch_number(source)
-
-
-def _by_name(source: SourceFile) -> Iterator[Hit]:
-    """Yield pairs of variables: the outputs of ``loader``, and the labels of the dataset that it was given."""
-    for loader, call in _shuffling_loaders(source):
-        in_order, again = _labels_of(source, call.args[0]), set(_labels_of_another_pass(source, loader))
-        outputs = set(_outputs(source, loader)) - again if in_order or again else set[str]()
-        for labels, order in ((in_order, "the order of the dataset"), (again, "that of another pass, shuffled again")):
-            hit = _paired(source, call, loader, outputs, labels, order) if outputs and labels else None
-            if hit is not None:
-                yield hit
-                break
-
-
-def _paired(
-    source: SourceFile, loader: ast.Call, name: str, outputs: set[str], labels: set[str], order: str
-) -> Hit | None:
-    """Return the first expression that pairs outputs with labels in another order."""
-    for node in source.nodes_of(*_PAIRING):
-        parts = _operands(node) if getattr(node, "lineno", 0) > loader.lineno else []
-        paired = [part for part in parts if _mentions_any(part, labels)]
-        collected = [part for part in parts if _mentions_any(part, outputs)]
-        if paired and collected and paired[0] is not collected[0]:
-            output = next(each for each in sorted(outputs) if _mentions_any(collected[0], {each}))
-            return Hit(
-                message=f"`{output}` is in the shuffled order of `{name}`, and `{ast.unparse(paired[0])}` in {order}: "
-                "each output is paired with the label of another sample.",
-                node=node,
-                related=((loader, "the loader shuffles"),),
-            )
-    return None
-
-
-def _labels_of_another_pass(source: SourceFile, loader: str) -> Iterator[str]:
-    """Yield the variables that hold the labels of a pass of their own: ``torch.cat([y for _, y in loader])``."""
-    for each in source.nodes_of(ast.Assign):
-        for made in nodes_in(each.value, ast.ListComp):
-            match made.generators:
-                case [ast.comprehension(target=ast.Tuple(elts=[ast.Name(), ast.Name(id=label)]), iter=iterable)] if (
-                    dotted_name(iterable) == loader
-                ):
-                    read = {name.id for name in nodes_in(made.elt, ast.Name)}
-                    calls_model = any(isinstance(call.func, ast.Name) for call in nodes_in(made.elt, ast.Call))
-                    target = dotted_name(each.targets[0])
-                    if label in read and target and not calls_model:
-                        yield target
-                case _:
-                    pass
-
-
-def _shuffling_loaders(source: SourceFile) -> Iterator[tuple[str, ast.Call]]:
-    """Yield name and call of each loader that shuffles, and that is the only value of its name."""
-    for each in source.nodes_of(ast.Assign):
-        if len(each.targets) == 1 and isinstance(each.value, ast.Call):
-            name, call = dotted_name(each.targets[0]), _made_by_function(source, each.value)
-            call = with_bound_arguments(source, call)
-            is_loader = bool(name and call.args) and last_name(call.func) == "DataLoader" and _shuffles(call)
-            if is_loader and len(assigned_in(source.tree, name)) == 1:
-                yield name, call
-
-
-def _made_by_function(source: SourceFile, call: ast.Call) -> ast.Call:
-    """Return the call that a function of the program returns, for a call of it; else the call itself."""
-    function = definitions(source).functions.get(last_name(call.func))
-    returned = [each.value for each in nodes_in(function, ast.Return)] if function is not None else []
-    return returned[0] if len(returned) == 1 and isinstance(returned[0], ast.Call) else call
-
-
-def _shuffles(call: ast.Call) -> bool:
-    value = next((each.value for each in call.keywords if each.arg == "shuffle"), None)
-    value = call.args[2] if value is None and len(call.args) > 2 else value
-    return isinstance(value, ast.Constant) and value.value is True
-
-
-def _labels_of(source: SourceFile, dataset: ast.expr) -> set[str]:
-    """Return the expressions that are the labels of a dataset, in its order."""
-    name = dotted_name(dataset)
-    values = assigned_in(source.tree, name) if name else [dataset]
-    found = {f"{name}.{each}" for each in _LABELS} | {f"{name}.tensors[1]"} if name and len(values) < 2 else set[str]()
-    for method in source.nodes_of(ast.FunctionDef) if found else ():
-        if method.name == "__getitem__":  # return self.inputs[i], self.classes[i]
-            for each in nodes_in(method, ast.Return):
-                match each.value:
-                    case ast.Tuple(elts=[_, ast.Subscript(value=ast.Attribute(value=ast.Name(), attr=label))]):
-                        found.add(f"{name}.{label}")
-                    case _:
-                        pass
-    made = values[0] if len(values) == 1 else None
-    if isinstance(made, ast.Call) and last_name(made.func) == "TensorDataset" and len(made.args) == 2:
-        label = made.args[1]
-        if isinstance(label, ast.Name | ast.Attribute) and len(assigned_in(source.tree, ast.unparse(label))) < 2:
-            found.add(ast.unparse(label))
-    return found
-
-
-def _outputs(source: SourceFile, loader: str) -> Iterator[str]:
-    """Yield the variables that hold what loops over a loader collect, and what is computed from them alone."""
-    names = set(_collected_by_loops(source, loader))
-    assignments = [each for each in source.nodes_of(ast.Assign) if len(each.targets) == 1]
-    for each in assignments:
-        target = dotted_name(each.targets[0])
-        if not target:
-            continue
-        is_result = isinstance(each.value, ast.Call) and _collects_in_function(source, each.value, loader)
-        if is_result or _collects_in_comprehension(each.value, loader):
-            names.add(target)
-        elif isinstance(each.value, ast.Call | ast.Subscript) and _mentions_any(each.value, names):
-            names.add(target)  # features = torch.cat(features)
-    yield from names
-
-
-def _collected_by_loops(source: SourceFile, loader: str) -> Iterator[str]:
-    for each in source.nodes_of(ast.For):
-        if _loops_over(each, loader) and _ignores_labels(each):
-            yield from _lists_filled(each)
-
-
-def _collects_in_function(source: SourceFile, call: ast.Call, loader: str) -> bool:
-    """Return True for a call of a function of the program that collects the outputs of the loader that it gets."""
-    positions = [number for number, each in enumerate(call.args) if dotted_name(each) == loader]
-    name = last_name(call.func)
-    functions: list[Any] = [e for e in source.nodes_of(ast.FunctionDef) if e.name == name]
-    if len(positions) != 1 or len(functions) != 1:
-        return False
-    parameters = [each.arg for each in functions[0].args.args if each.arg != "self"]
-    if positions[0] >= len(parameters):
-        return False
-    loops = [e for e in nodes_in(functions[0], ast.For) if _loops_over(e, parameters[positions[0]])]
-    returned = [e.value for e in nodes_in(functions[0], ast.Return)]
-    lists = set(_lists_filled(loops[0])) if len(loops) == 1 and _ignores_labels(loops[0]) else set[str]()
-    return len(returned) == 1 and returned[0] is not None and _mentions_any(returned[0], lists)
-
-
-def _collects_in_comprehension(value: ast.expr, loader: str) -> bool:
-    """Return True for outputs in a list: ``torch.cat([model(x) for x, _ in loader])``."""
-    if isinstance(value, ast.Call) and last_name(value.func) in ("sum", "len", "mean", "max", "min", "all", "any"):
-        return False
-    for each in nodes_in(value, ast.ListComp, ast.GeneratorExp):
-        first = each.generators[0]
-        match first.target:
-            case ast.Tuple(elts=[_, ast.Name(id=label)]) if dotted_name(first.iter) == loader:
-                read = {name.id for name in nodes_in(each.elt, ast.Name)}
-                return label not in read and bool(nodes_in(each.elt, ast.Call))
-            case _:
-                pass
-    return False
-
-
-def _loops_over(loop: ast.For, loader: str) -> bool:
-    iterable = loop.iter
-    while isinstance(iterable, ast.Call) and last_name(iterable.func) in _PASSING and iterable.args:
-        iterable = iterable.args[0]
-    return dotted_name(iterable) == loader
-
-
-def _ignores_labels(loop: ast.For) -> bool:
-    """Return True for a loop over pairs that uses the first one only."""
-    target = loop.target
-    if isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(target.elts[1], ast.Tuple):
-        target = target.elts[1]  # of enumerate
-    if not isinstance(target, ast.Tuple) or len(target.elts) != 2 or not isinstance(target.elts[1], ast.Name):
-        return False
-    label = target.elts[1].id
-    return not any(isinstance(e, ast.Name) and e.id == label for statement in loop.body for e in walk(statement))
-
-
-def _lists_filled(loop: ast.For) -> Iterator[str]:
-    for each in nodes_in(loop, ast.Call):
-        if isinstance(each.func, ast.Attribute) and each.func.attr in _COLLECTING:
-            yield dotted_name(each.func.value)
-
-
-def _operands(node: ast.AST) -> list[ast.expr]:
-    """Return the arguments of a call, or both sides of a comparison."""
-    if isinstance(node, ast.Call) and last_name(node.func) not in _PRINTING:
-        return [*node.args, *(each.value for each in node.keywords)]
-    if isinstance(node, ast.Compare):
-        return [node.left, *node.comparators]
-    return []
 
 
 def _mentions_any(node: ast.AST, names: set[str]) -> bool:
@@ -316,7 +131,7 @@ def _by_flow(source: SourceFile) -> Iterator[Hit]:
                     what = "label" if belongs is _is_label_of else "row"
                     yield Hit(
                         message=f"`{ast.unparse(outputs)}` is in the shuffled order of "
-                        f"`{ast.unparse(collected.iterable)}`, and `{ast.unparse(other)}` in the order of the dataset: "
+                        f"`{ast.unparse(collected.iterable)}`, and `{ast.unparse(other)}` in another order: "
                         f"each output is paired with the {what} of another sample.",
                         node=node,
                         related=((loader.call, "the batches are shuffled"),),
@@ -522,7 +337,10 @@ def _out_of_order(
 def _is_label_of(source: SourceFile, node: ast.expr, loader: Loader) -> bool:
     """Return True if an expression holds the labels that a loader was given, in their order."""
     keys = value_keys(source, node)
-    if any(keys & value_keys(source, each, calls) for each, calls in loader.labels):
+    passes = [made for each in origins(source, node) for made in nodes_in(each, ast.ListComp)]
+    if any(keys & value_keys(source, each, calls) for each, calls in loader.labels) or any(
+        _is_pass_over_labels(source, made, loader) for made in passes
+    ):
         return True
     dataset = loader.dataset
     if dataset is None:
@@ -535,7 +353,9 @@ def _is_label_of(source: SourceFile, node: ast.expr, loader: Loader) -> bool:
     for each, _ in traced(source, node, (), lambda _: None):
         if isinstance(each, ast.Attribute):
             owner, attribute = each.value, each.attr
-            if attribute in _LABELS and value_keys(source, owner) & value_keys(source, first, calls):
+            if attribute in _LABELS | _returned_second(source) and value_keys(source, owner) & value_keys(
+                source, first, calls
+            ):
                 return True  # dataset.targets
             is_inner = isinstance(owner, ast.Attribute) and owner.attr == "dataset" and attribute in _LABELS
             loader_of = owner.value if is_inner and isinstance(owner, ast.Attribute) else owner
@@ -544,6 +364,26 @@ def _is_label_of(source: SourceFile, node: ast.expr, loader: Loader) -> bool:
             ):
                 return True  # loader.dataset.targets
     return False
+
+
+def _is_pass_over_labels(source: SourceFile, made: ast.ListComp, loader: Loader) -> bool:
+    """Return True for the labels of a pass of their own: ``torch.cat([y for _, y in loader])``."""
+    match made.generators:
+        case [ast.comprehension(target=ast.Tuple(elts=[ast.Name(), ast.Name(id=label)]), iter=iterable)]:
+            calls_model = any(isinstance(call.func, ast.Name) for call in nodes_in(made.elt, ast.Call))
+            is_label = label in {name.id for name in nodes_in(made.elt, ast.Name)} and not calls_model
+            return is_label and any(each.call is loader.call for each in loaders_of(source, iterable))
+        case _:
+            return False
+
+
+@lru_cache(maxsize=1)
+def _returned_second(source: SourceFile) -> frozenset[str]:
+    """Return the attributes that hold the labels of a dataset: ``return self.inputs[i], self.classes[i]``."""
+    methods = [each for each in source.nodes_of(ast.FunctionDef) if each.name == "__getitem__"]
+    pairs = [each.value for method in methods for each in nodes_in(method, ast.Return)]
+    items = [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple) and len(pair.elts) == 2]
+    return frozenset(last_name(each.value) for each in items if isinstance(each, ast.Subscript))
 
 
 def _by_batch_number(source: SourceFile) -> Iterator[Hit]:

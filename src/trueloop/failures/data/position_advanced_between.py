@@ -126,7 +126,7 @@ def _judge(source: SourceFile, owner: Any, block: list[ast.stmt], position: str)
             advance, wraps = statement, wraps or bool(nodes_in(statement, ast.Mod, ast.IfExp))
             wraps |= isinstance(statement, ast.Assign) and "%" in ast.unparse(_followed(statement.value, values, {}))
             wraps |= isinstance(statement, ast.Expr)
-            values = {name: _stale(value, position) for name, value in values.items()}
+            values = {name: _followed(value, {}, {position: _OLD}) for name, value in values.items()}
             continue
         if _wraps(statement, position):
             wraps = True
@@ -229,16 +229,12 @@ def _advanced_by(source: SourceFile, name: str) -> Iterator[str]:
     """Yield the attributes that a method advances modulo a size, if it writes no items itself."""
     method = definitions(source).functions.get(name)
     parts = nodes_in(method, ast.Assign, ast.Expr) if method is not None else ()
-    if any(_writes_any(each) for each in parts):
+    if any(any(True for _ in _writes(each)) for each in parts):
         return
     for each in parts:
         target = ast.unparse(each.targets[0]) if isinstance(each, ast.Assign) else ""
         if target.startswith("self.") and nodes_in(each, ast.Mod) and _advanced(source, each, target, {}):
             yield target
-
-
-def _writes_any(statement: ast.Assign | ast.Expr) -> bool:
-    return any(True for _ in _writes(statement))
 
 
 def _wraps(statement: ast.stmt, position: str) -> bool:
@@ -292,11 +288,6 @@ def _followed(node: ast.expr, values: dict[str, ast.expr], tokens: dict[str, str
     is_changed = any(getattr(each, "id", "") in values or unparse(each) in tokens for each in paths)
     found = _Following(values, tokens).visit(copy.deepcopy(node)) if is_changed else node
     return found if len(walk(found)) <= _MAX_SIZE else ast.Constant(None)
-
-
-def _stale(value: ast.expr, position: str) -> ast.expr:
-    """Return the value of a variable that was computed before the position was advanced."""
-    return _followed(value, {}, {position: _OLD})
 
 
 def _is_at(index: ast.expr, token: str) -> bool:

@@ -39,9 +39,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
-from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -140,16 +140,8 @@ def _dictionaries(source: SourceFile) -> frozenset[str]:
         ast.unparse(target)
         for each in source.nodes_of(ast.Assign)
         for target in each.targets
-        if _is_empty_dictionary(each.value)
+        if ast.unparse(each.value) in ("{}", "dict()")
     )
-
-
-def _is_empty_dictionary(node: ast.expr) -> bool:
-    match node:
-        case ast.Dict(keys=[]) | ast.Call(func=ast.Name(id="dict"), args=[], keywords=[]):
-            return True
-        case _:
-            return False
 
 
 def _array(source: SourceFile, loop: Any, value: ast.expr) -> tuple[str, ast.AST | None]:
@@ -168,12 +160,7 @@ def _output(source: SourceFile, node: Any) -> str:
 
 def _loop_around(source: SourceFile, node: ast.AST) -> _Loop | None:
     """Return the innermost loop around a node within its function."""
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.FunctionDef | ast.Lambda | ast.Module):
-        if isinstance(parent, _Loop):
-            return parent
-        parent = source.parents.get(id(parent))
-    return None
+    return next((each for each in enclosing_nodes(source, node) if isinstance(each, _Loop)), None)
 
 
 def _changes_in_place(source: SourceFile, node: ast.AST, name: str) -> Iterator[ast.AST]:
@@ -198,12 +185,9 @@ def _changes_in_place(source: SourceFile, node: ast.AST, name: str) -> Iterator[
 
 def _is_assigned(node: ast.AST, name: str) -> bool:
     """Return True if a node assigns a variable, other than with an augmented assignment such as ``+=``."""
-    for each in nodes_in(node, ast.Name, ast.Attribute):
-        if isinstance(each.ctx, ast.Store) and ast.unparse(each) == name:
-            parent_is_change = any(other.target is each for other in nodes_in(node, ast.AugAssign))
-            if not parent_is_change:
-                return True
-    return False
+    changed = [each.target for each in nodes_in(node, ast.AugAssign)]
+    stored = [each for each in nodes_in(node, ast.Name, ast.Attribute) if isinstance(each.ctx, ast.Store)]
+    return any(ast.unparse(each) == name and each not in changed for each in stored)
 
 
 def _creation(source: SourceFile, loop: _Loop, name: str) -> ast.Assign | None:
@@ -213,21 +197,12 @@ def _creation(source: SourceFile, loop: _Loop, name: str) -> ast.Assign | None:
     found = [
         (each, value)
         for each in nodes_in(scope, ast.Assign)
-        for target, value in _pairs(each)
+        for target, value in assigned_pairs(each)
         if ast.unparse(target) == name
     ]
     found = [(each, value) for each, value in found if not is_own or ast.unparse(value) != "None"]
     made = [each for each, value in found if (is_own or each.lineno < loop.lineno) and _creates_array(source, value)]
     return made[-1] if made and len(made) == len(found) else None
-
-
-def _pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the single assignments of ``a, b = c, d``."""
-    for target in statement.targets:
-        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-            yield from zip(target.elts, statement.value.elts, strict=False)
-        else:
-            yield target, statement.value
 
 
 def _creates_array(source: SourceFile, value: ast.expr) -> bool:
@@ -399,7 +374,7 @@ def _is_own_array(source: SourceFile, owner: ast.ClassDef, attribute: str, depth
     """Return True if a class assigns only new arrays to an attribute, perhaps None before the first."""
     values: list[ast.expr] = []
     for each in nodes_in(owner, ast.Assign, ast.AnnAssign):
-        pairs = _pairs(each) if isinstance(each, ast.Assign) else [(each.target, each.value)]
+        pairs = assigned_pairs(each) if isinstance(each, ast.Assign) else [(each.target, each.value)]
         own = (f"self.{attribute}", attribute) if each in owner.body else (f"self.{attribute}",)
         values += [value for target, value in pairs if value is not None and dotted_name(target) in own]
     values = [each for each in values if not is_none(each)]
@@ -419,13 +394,14 @@ def _is_new_array(source: SourceFile, owner: ast.ClassDef, value: ast.expr, dept
             return _is_new_array(source, owner, copied, depth)
         case ast.Call(func=ast.Attribute(attr=name), args=args, keywords=keywords) if name in _SAMPLING:
             sizes = [each for each in keywords if each.arg in ("size", "shape")]
-            return bool(sizes) or len(args) > 2 or (name in _SIZED and bool(args)) or _has_array(source, args)
+            return (
+                bool(sizes)
+                or len(args) > 2
+                or (name in _SIZED and bool(args))
+                or any(_creates_array(source, each) for each in args)
+            )
         case _:
             return _creates_array(source, value)
-
-
-def _has_array(source: SourceFile, args: list[ast.expr]) -> bool:
-    return any(_creates_array(source, each) for each in args)
 
 
 def _collected(
@@ -463,7 +439,7 @@ def _may_be_of(source: SourceFile, instance: ast.expr, owner: ast.ClassDef) -> b
     made = {
         last_name(value.func)
         for each in source.nodes_of(ast.Assign)
-        for target, value in _pairs(each)
+        for target, value in assigned_pairs(each)
         if isinstance(value, ast.Call) and last_name(target) == last_name(instance)
     }
     return owner.name in made or not made & classes
@@ -471,7 +447,7 @@ def _may_be_of(source: SourceFile, instance: ast.expr, owner: ast.ClassDef) -> b
 
 def _names_of_result(scope: ast.AST, call: ast.Call, position: int | None, methods: set[str]) -> set[str]:
     """Return the variables that get an item of the result of a call within a scope, and no copy of it."""
-    pairs = [pair for each in nodes_in(scope, ast.Assign) for pair in _pairs(each)]
+    pairs = [pair for each in nodes_in(scope, ast.Assign) for pair in assigned_pairs(each)]
     names: set[str] = set()
     for _ in range(3):  # state = next_state, in the next iteration
         for target, value in pairs:

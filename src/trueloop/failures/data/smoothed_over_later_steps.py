@@ -42,7 +42,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of, is_label
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import parameters_of
+from trueloop.analysis.queries.possible_values import enclosing_expressions, parameters_of
 from trueloop.analysis.queries.shuffled_loaders import passed_argument
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, integer, nodes_in
@@ -125,13 +125,10 @@ def _targets(source: SourceFile, node: ast.AST) -> list[ast.expr]:
 
 def _is_no_feature(source: SourceFile, node: ast.expr) -> bool:
     """Return True if smoothed values are a target, are moved to later rows, or are only shown."""
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        if isinstance(parent, ast.Call):
-            shift = last_name(parent.func) == "shift" and (not parent.args or (integer(parent.args[0]) or 0) >= 0)
-            if shift or _SHOWN.search(last_name(parent.func)):
-                return True
-        parent = source.parents.get(id(parent))
+    calls = [each for each in enclosing_expressions(source, node) if isinstance(each, ast.Call)]
+    shifts = [each.args for each in calls if last_name(each.func) == "shift"]
+    if _is_shown(source, node) or any(not args or (integer(args[0]) or 0) >= 0 for args in shifts):
+        return True
     targets = _targets(source, node)
     names = [each.id for each in targets if isinstance(each, ast.Name)]
     if any(_is_later_name(each) for each in targets):
@@ -141,12 +138,8 @@ def _is_no_feature(source: SourceFile, node: ast.expr) -> bool:
 
 
 def _is_shown(source: SourceFile, node: ast.AST) -> bool:
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        if isinstance(parent, ast.Call) and _SHOWN.search(last_name(parent.func)):
-            return True
-        parent = source.parents.get(id(parent))
-    return False
+    calls = [each for each in enclosing_expressions(source, node) if isinstance(each, ast.Call)]
+    return any(_SHOWN.search(last_name(each.func)) for each in calls)
 
 
 def _is_later_name(node: ast.expr) -> bool:

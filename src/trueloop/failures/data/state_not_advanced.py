@@ -208,10 +208,7 @@ def _depends_on(source: SourceFile, node: ast.AST, loop: ast.AST, names: set[str
 
 
 def _innermost_loop(source: SourceFile, node: ast.AST) -> ast.For | ast.While | None:
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.For | ast.While | ast.FunctionDef):
-        parent = source.parents.get(id(parent))
-    return parent if isinstance(parent, ast.For | ast.While) else None
+    return next((each for each in enclosing_nodes(source, node) if isinstance(each, ast.For | ast.While)), None)
 
 
 def _reset_states(function: Any, env: str) -> Iterator[str]:

@@ -180,16 +180,12 @@ def _needs_precision(source: SourceFile, node: ast.expr, part: ast.expr) -> bool
             other = right if left is part else left
             is_time = isinstance(other, ast.Name | ast.Attribute | ast.Subscript)
             return is_time and not _OFFSETS.search(ast.unparse(node)) and not isinstance(part, ast.BinOp)
-        case ast.Call() if last_name(node.func) in _CYCLES and _is_torch_call(node, part):
+        case ast.Call() if last_name(node.func) in _CYCLES and (part in node.args or part is node.func):
             others = [each for each in node.args if each is not part] if part in node.args else list(node.args)
             inside = [e for e in walk(part) if isinstance(e, ast.Constant | ast.Name)]
             return not any(_is_long(source, each) for each in (*others, *inside))
         case _:
             return False
-
-
-def _is_torch_call(call: ast.Call, part: ast.AST) -> bool:
-    return part in call.args or part is call.func
 
 
 def _is_long(source: SourceFile, node: ast.AST) -> bool:

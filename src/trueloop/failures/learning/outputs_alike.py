@@ -77,7 +77,7 @@ class Detector(BaseDetector):
         """Compare the answers; only in updates in which the layers are read too."""
         for loss in event.live_losses if event.live_nodes else ():
             is_batch = loss.answers.is_cpu and loss.answers.dim() and len(loss.answers) >= MIN_SAMPLES
-            if is_batch and loss.targets.dim() and _varies(loss.targets):
+            if is_batch and loss.targets.dim() and bool((loss.targets[1:] != loss.targets[:1]).any()):
                 self._location = event.location
                 self._deviations.append(_deviation(loss))
                 self._cause = _cause(self.progress.units.latest)
@@ -111,10 +111,6 @@ class Detector(BaseDetector):
     def inconclusive(self) -> str:
         """Return the reason if it is not known whether the run learns."""
         return self.progress.unknown()
-
-
-def _varies(targets: Tensor) -> bool:
-    return bool((targets[1:] != targets[:1]).any())
 
 
 def _rows(batch: Tensor) -> Tensor:

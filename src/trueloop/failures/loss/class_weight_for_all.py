@@ -30,6 +30,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix
@@ -77,7 +78,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _is_one_number(source: SourceFile, passed: ast.expr) -> bool:
     """Return True for a tensor of one number, a weight of the positive class, or a quotient of two counts."""
-    values = [_without_conversions(each) for each in origins(source, passed)]
+    values = [without_methods(each, _CONVERSIONS) for each in origins(source, passed)]
     values += [each for value in values for each in origins(source, value)]
     named = any(_POSITIVE.fullmatch(last_name(each)) for each in values if isinstance(each, ast.Name | ast.Attribute))
     known = [each for each in values if not isinstance(each, ast.Name | ast.Attribute)]
@@ -101,12 +102,6 @@ def _single_item(node: ast.expr) -> ast.expr | None:
             return item
         case _:
             return None
-
-
-def _without_conversions(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
-        node = node.func.value
-    return node
 
 
 RULE: Final = Rule(required_words=("BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)

@@ -44,6 +44,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import enclosing_expressions
 from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, Module, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
@@ -372,12 +373,8 @@ def _computed_from(source: SourceFile, read: ast.expr, target: _Target) -> set[s
 
 def _is_calculated(source: SourceFile, read: ast.AST) -> bool:
     """Return True if an expression reads a flag for a calculation: ``memory.append((state, gamma * (1 - done)))``."""
-    parent = source.parents.get(id(read))
-    while isinstance(parent, ast.expr):
-        if isinstance(parent, ast.BinOp | ast.UnaryOp | ast.IfExp | ast.Compare | ast.Subscript):
-            return True
-        parent = source.parents.get(id(parent))
-    return False
+    kinds = ast.BinOp | ast.UnaryOp | ast.IfExp | ast.Compare | ast.Subscript
+    return any(isinstance(each, kinds) for each in enclosing_expressions(source, read))
 
 
 def _flags_among(elements: list[ast.expr]) -> set[str]:

@@ -166,15 +166,12 @@ def _is_weight(source: SourceFile, node: ast.expr, depth: int = 3) -> bool:
             )
         case ast.Attribute(attr="weight", value=owner):
             known = any(
-                last_name(each.target) == last_name(owner) and _is_layer(each.call) for each in instances(source)
+                last_name(each.target) == last_name(owner) and bool(_LAYER.search(last_name(each.call.func)))
+                for each in instances(source)
             )
             return known or (isinstance(owner, ast.Name) and _is_iterated(source, owner, owner.id))
         case _:
             return False
-
-
-def _is_layer(call: ast.Call) -> bool:
-    return bool(_LAYER.search(last_name(call.func)))
 
 
 def _is_iterated(source: SourceFile, node: ast.expr, name: str) -> bool:

@@ -35,12 +35,14 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Fix, dotted_name, nodes_in
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _GAMMA: Final = re.compile(r"gamma|focus", re.IGNORECASE)
@@ -54,6 +56,7 @@ _SHAPING: Final = frozenset((
     "detach", "contiguous", "sum", "mean", "index_select", "diag", "to", "view_as", "type", "exp_",
 ))  # fmt: skip
 _SHAPING_FUNCTIONS: Final = frozenset(("gather", "clamp", "squeeze", "sum", "mean", "take_along_dim", "clip"))
+_unshaped: Final = partial(without_methods, methods=_SHAPING, functions=_SHAPING_FUNCTIONS, items=True)
 MAX_DEPTH: Final = 8
 
 
@@ -93,18 +96,10 @@ def _power(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
 
 def _is_focal(source: SourceFile, node: ast.AST, exponent: ast.expr) -> bool:
     """Return True for a power within a focal loss, by the name of the exponent or of what contains it."""
-    names = [getattr(each, "name", "") for each in _definitions_around(source, node)]
+    names = [each.name for each in source.nodes_of(ast.FunctionDef, ast.ClassDef) if encloses(each, node)]
     if any(map(_ON_PURPOSE.search, names)):
         return False
     return bool(_GAMMA.search(ast.unparse(exponent))) or any(map(_FOCAL.search, names))
-
-
-def _definitions_around(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
-    parent = source.parents.get(id(node))
-    while parent is not None:
-        if isinstance(parent, ast.FunctionDef | ast.ClassDef):
-            yield parent
-        parent = source.parents.get(id(parent))
 
 
 def _factors(source: SourceFile, node: ast.AST, depth: int = 0) -> list[ast.expr]:
@@ -164,25 +159,9 @@ def _complement(node: ast.expr) -> ast.expr | None:
             return None
 
 
-def _stripped(node: ast.expr) -> ast.expr:
-    """Return the value that an expression reshapes, clamps, gathers or indexes."""
-    while True:
-        match node:
-            case ast.Call(func=ast.Attribute(attr=attr, value=ast.Name(id="torch")), args=[inner, *_]):
-                if attr not in _SHAPING_FUNCTIONS:
-                    return node
-            case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in _SHAPING:
-                pass
-            case ast.Subscript(value=inner):
-                pass
-            case _:
-                return node
-        node = inner
-
-
 def _log_sign(source: SourceFile, node: ast.expr, depth: int) -> int:
     """Return 1 for a log-probability, -1 for a cross-entropy, which is a negative one; 0 for anything else."""
-    node = _stripped(node)
+    node = _unshaped(node)
     match node:
         case _ if depth > MAX_DEPTH:
             return 0
@@ -227,7 +206,7 @@ def _log_sign_of_variable(source: SourceFile, node: ast.expr, depth: int) -> int
 
 def _exponential_sign(source: SourceFile, node: ast.expr, depth: int) -> int:
     """Return 1 for ``exp(log_p)`` or ``exp(-ce)``, -1 for ``exp(ce)`` or ``exp(-log_p)``; 0 for anything else."""
-    node = _stripped(node)
+    node = _unshaped(node)
     match node:
         case _ if depth > MAX_DEPTH:
             return 0
@@ -246,10 +225,10 @@ def _is_target_probability(source: SourceFile, node: ast.expr, depth: int) -> bo
     """Return True for the probability of the right class of each sample."""
     if depth > MAX_DEPTH:
         return False
-    gathered = _is_gathered(node) and _is_probability(source, _stripped(node), 0)
+    gathered = _is_gathered(node) and _is_probability(source, _unshaped(node), 0)
     if gathered or _exponential_sign(source, node, 0) > 0 or _selects(source, node) > 0:
         return True
-    shape = _stripped(node)
+    shape = _unshaped(node)
     values = possible_values(source, shape)
     if values:
         return all(_is_target_probability(source, each, depth + 1) for each in values)
@@ -270,7 +249,7 @@ def _is_gathered(node: ast.expr) -> bool:
 
 def _is_probability(source: SourceFile, node: ast.expr, depth: int) -> bool:
     """Return True for the result of a softmax or sigmoid."""
-    node = _stripped(node)
+    node = _unshaped(node)
     if isinstance(node, ast.Call) and last_name(node.func) in ("softmax", "sigmoid", "Softmax"):
         return True
     values = possible_values(source, node) if depth <= MAX_DEPTH else []
@@ -279,7 +258,7 @@ def _is_probability(source: SourceFile, node: ast.expr, depth: int) -> bool:
 
 def _selects(source: SourceFile, node: ast.expr) -> int:
     """Return 1 for ``p * y + (1 - p) * (1 - y)``, the probability of the target, -1 for the reverse; else 0."""
-    match _stripped(node):
+    match _unshaped(node):
         case ast.BinOp(op=ast.Add(), left=ast.BinOp(op=ast.Mult()) as first, right=ast.BinOp(op=ast.Mult()) as second):
             sides = (first.left, first.right, second.left, second.right)
         case ast.Call(func=func, args=[test, first, second]) if last_name(func) == "where":
@@ -304,7 +283,7 @@ def _logarithms(source: SourceFile, node: ast.expr, depth: int) -> Iterator[ast.
         if last_name(each.func) == "log":
             yield each.args[0] if each.args else each.func.value  # type: ignore[attr-defined]
     if depth < 2:
-        for each in possible_values(source, _stripped(node)):
+        for each in possible_values(source, _unshaped(node)):
             yield from _logarithms(source, each, depth + 1)
 
 

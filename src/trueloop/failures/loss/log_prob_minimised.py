@@ -37,6 +37,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -169,7 +170,7 @@ def _variable(function: Any, node: ast.Name, name: str, sign: int, depth: int) -
 def _product(function: Any, node: ast.expr, sides: tuple[ast.expr, ast.expr], sign: int, depth: int) -> Iterator[_Term]:
     """Yield a log-probability times a return as one part, and the signed other side of a product with a number."""
     for first, second in (sides, sides[::-1]):
-        number = _number(first)
+        number = initial_number(first)
         if number is not None:
             yield from _terms(function, second, sign if number >= 0 else -sign, depth + 1)
             return
@@ -224,16 +225,6 @@ def _has_minus(value: ast.expr) -> bool:
     if any(isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub) for each in walk(value)):
         return True
     return isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and not _REWARD.search(last_name(value.left))
-
-
-def _number(node: ast.expr) -> float | None:
-    match node:
-        case ast.Constant(value=int() | float() as value):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-        case _:
-            return None
 
 
 RULE = Rule(required_words=("backward", "log_prob|logp|log_pi|logprob|likelihood|log("), find=find)

@@ -35,6 +35,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.possible_values import known_integer, origins, unpacked_call
 from trueloop.analysis.queries.reductions import reduction
 from trueloop.analysis.queries.signed_terms import factors, minimised_terms
@@ -155,9 +156,7 @@ def _width_of_action(source: SourceFile, call: ast.Call) -> int | None:
     for made in origins(source, distribution):
         if not isinstance(made, ast.Call) or not _is_normal(made):
             continue
-        named = {each.arg: each.value for each in made.keywords}
-        location = made.args[0] if made.args else named.get("loc")
-        scale = made.args[1] if len(made.args) > 1 else named.get("scale")
+        location, scale = argument_node(made, "loc", 0), argument_node(made, "scale", 1)
         width = _width(source, location) if location is not None else None
         return width if width is not None else _width_of_scale(source, scale)
     return None

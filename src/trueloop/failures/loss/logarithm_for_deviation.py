@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.deviations import deviations
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in
@@ -43,6 +44,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _LOGARITHM: Final = re.compile(r"(^|_)(log|ln)_?(std|sigma|sig|scale|dev|sd|var|variance)", re.IGNORECASE)
 _VARIANCE: Final = re.compile(r"(log|ln)_?(var|sigma_?(2|sq))", re.IGNORECASE)
+_CLAMPING: Final = ("clamp", "clip")
 _SHAPING: Final = frozenset((
     "expand", "expand_as", "clamp", "clip", "unsqueeze", "squeeze", "view", "reshape", "to", "repeat", "float",
 ))  # fmt: skip
@@ -72,7 +74,7 @@ def _logarithm(source: SourceFile, scale: ast.expr) -> str:
     """Return the name by which a scale is a logarithm; "" if it is none, or if something makes it positive."""
     found = ""
     for each in origins(source, scale):
-        value = _without_shape(each)
+        value = without_methods(each, _SHAPING, _CLAMPING)
         name = last_name(value.func if isinstance(value, ast.Call) else value)
         if isinstance(value, ast.Name | ast.Attribute | ast.Subscript | ast.Call) and _LOGARITHM.search(name):
             found = found or name
@@ -83,18 +85,6 @@ def _logarithm(source: SourceFile, scale: ast.expr) -> str:
         if any(_POSITIVE.search(ast.unparse(each)) for each in values):
             return ""
     return found
-
-
-def _without_shape(node: ast.expr) -> ast.expr:
-    """Return the value that an expression expands or clamps: x for ``x.clamp(-5, 2)``."""
-    while True:
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="clamp" | "clip"), args=[inner, *_]):
-                node = inner
-            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _SHAPING:
-                node = inner
-            case _:
-                return node
 
 
 def _is_of_logarithms(use: ast.Call | ast.BinOp) -> bool:

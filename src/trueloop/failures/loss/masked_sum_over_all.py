@@ -32,6 +32,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -85,7 +86,10 @@ def _is_masked(node: ast.expr, name: str) -> bool:
     """Return True for values of which those that a mask does not keep are 0 or left out."""
     match node:
         case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            is_factor = name in (dotted_name(_without_casts(left)), dotted_name(_without_casts(right)))
+            is_factor = name in (
+                dotted_name(without_methods(left, _CASTS)),
+                dotted_name(without_methods(right, _CASTS)),
+            )
             return is_factor and bool(name_words(name.rpartition(".")[2]) & _MASKS)
         case ast.Call(func=ast.Attribute(attr="where", value=ast.Name(id="torch")), args=[condition, _, other]):
             return dotted_name(condition) == name and _is_zero(other)
@@ -97,12 +101,6 @@ def _is_masked(node: ast.expr, name: str) -> bool:
             return dotted_name(condition) == name and bool(name_words(name.rpartition(".")[2]) & _MASKS)
         case _:
             return False
-
-
-def _without_casts(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS:
-        node = node.func.value
-    return node
 
 
 def _is_zero(node: ast.expr) -> bool:

@@ -41,6 +41,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of, is_label, is_loss_call
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import is_none, nodes_in
@@ -152,8 +153,7 @@ def _mix_of(source: SourceFile, node: ast.BinOp, first: _Weighted, second: _Weig
 
 def _weighted(source: SourceFile, node: ast.expr) -> Iterator[_Weighted]:
     """Yield the ways to read a product as ``lam * x`` or ``(1 - lam) * x``."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("mean", "sum"):
-        node = node.func.value
+    node = without_methods(node, ("mean", "sum"))
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return
     for factor, value in ((node.left, node.right), (node.right, node.left)):

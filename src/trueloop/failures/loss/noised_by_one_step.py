@@ -33,7 +33,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -140,12 +140,8 @@ def _is_one_step(source: SourceFile, node: ast.expr, example: ast.expr, position
     """Return True if the example is that of the step before, by its name or as a loop counts the positions."""
     if isinstance(example, ast.Subscript) or _PREVIOUS.search(last_name(example)):
         return True
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.FunctionDef):
-        if isinstance(parent, ast.For) and any(e.id == last_name(position) for e in nodes_in(parent.target, ast.Name)):
-            return True
-        parent = source.parents.get(id(parent))
-    return False
+    loops = [each.target for each in enclosing_nodes(source, node) if isinstance(each, ast.For)]
+    return any(each.id == last_name(position) for target in loops for each in nodes_in(target, ast.Name))
 
 
 RULE = Rule(required_words=("beta", "sqrt|** 0.5|**0.5", "noise|eps|randn"), find=find)

@@ -119,10 +119,8 @@ def _normed(source: SourceFile, node: ast.expr) -> tuple[ast.expr, str] | None:
     """
     match node:
         case ast.Call(func=ast.Attribute(attr=name, value=owner)) if name in _NORMS:
-            is_function = last_name(owner) in _LIBRARIES
-            rest = node.args[1:] if is_function else node.args
-            normed = (node.args[0] if node.args else None) if is_function else owner
-            return _reduced(normed, node, rest[1:])
+            rest = node.args[2:] if last_name(owner) in _LIBRARIES else node.args[1:]
+            return _reduced(_norm_of(node), node, rest)
         case ast.Call(func=ast.Attribute(attr="sqrt"), args=[total]):
             return _sum_of_squares(source, total)
         case ast.Call(func=ast.Attribute(attr="sqrt", value=total), args=[]):

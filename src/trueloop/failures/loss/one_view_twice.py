@@ -317,14 +317,9 @@ def _equal_items(source: SourceFile, function: Any) -> Iterator[tuple[Any, ast.N
 def _may_hold_views(source: SourceFile, node: ast.List | ast.Tuple | ast.Call) -> bool:
     """Return False for a class, targets of an assignment, and ``i, i`` in ``x[i, i]``, the diagonal of a matrix."""
     if isinstance(node, ast.Call):
-        return not _is_class(node)
+        return not last_name(node.func)[:1].isupper()
     is_index = isinstance(node, ast.Tuple) and getattr(source.parents.get(id(node)), "slice", None) is node
     return isinstance(node.ctx, ast.Load) and not is_index
-
-
-def _is_class(call: ast.Call) -> bool:
-    """Return True for ``nn.Linear(width1, width1)``, which gets sizes."""
-    return last_name(call.func)[:1].isupper()
 
 
 def _contained_twice(source: SourceFile, items: Iterable[tuple[Any, ast.Name]], unread: set[str]) -> Iterator[Hit]:

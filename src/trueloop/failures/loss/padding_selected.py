@@ -37,6 +37,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.minimised_values import minimised
 from trueloop.analysis.queries.possible_values import MAX_DEPTH, origins, without_cycles
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -47,6 +48,7 @@ _PAD: Final = re.compile(r"(^|_)pad(ding)?(_?(id|idx|index|token|value|token_id)
 _LENGTHS: Final = re.compile(
     r"^(seq_?|src_?|tgt_?|in_?|out_?|target_?)?(len|lens|length|lengths)(s|_.*)?$", re.IGNORECASE
 )
+_EXPANDING: Final = ("unsqueeze", "expand", "to", "view", "expand_as")
 _CONVERSIONS: Final = frozenset((
     "float", "to", "type_as", "double", "half", "view", "reshape", "flatten", "unsqueeze", "squeeze",
 ))  # fmt: skip
@@ -101,9 +103,7 @@ def _selections(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr, ast.ex
 def _mask_of(source: SourceFile, mask: ast.expr, depth: int = MAX_DEPTH) -> ast.expr | None:
     """Return the comparison of which a mask is a conversion."""
     for each in origins(source, mask):
-        node = each
-        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
-            node = node.func.value
+        node = without_methods(each, _CONVERSIONS)
         if node is not each and isinstance(node, ast.Name):
             return _mask_of(source, node, depth - 1) if depth else None
         match node:
@@ -119,8 +119,14 @@ def _mask_of(source: SourceFile, mask: ast.expr, depth: int = MAX_DEPTH) -> ast.
 def _selects_padding(source: SourceFile, test: Any) -> bool:
     """Return True for a comparison that is true for padding."""
     if isinstance(test, ast.Compare) and not isinstance(test.ops[0], ast.Eq):
-        left = [last_name(e.func) for e in origins(source, _plain(test.left)) if isinstance(e, ast.Call)]
-        return "arange" in left and bool(_LENGTHS.match(last_name(_plain(test.comparators[0]))))
+        left = [
+            last_name(e.func)
+            for e in origins(source, without_methods(test.left, _EXPANDING, items=True))
+            if isinstance(e, ast.Call)
+        ]
+        return "arange" in left and bool(
+            _LENGTHS.match(last_name(without_methods(test.comparators[0], _EXPANDING, items=True)))
+        )
     is_compare = isinstance(test, ast.Compare)
     tokens, padding = (test.left, test.comparators[0]) if is_compare else (test.func.value, test.args[0])
     if isinstance(padding, ast.Constant):
@@ -128,18 +134,6 @@ def _selects_padding(source: SourceFile, test: Any) -> bool:
         return is_zero and bool(_ZERO_PADDED.search(source.text.source)) and _is_tokens(source, tokens)
     key = padding.slice.value if isinstance(padding, ast.Subscript) and isinstance(padding.slice, ast.Constant) else ""
     return bool(_PAD.search(last_name(padding)) or (key and _PAD.search(str(key))))
-
-
-def _plain(node: ast.expr) -> ast.expr:
-    """Return x of ``x[None, :]``, ``x.unsqueeze(1)`` and ``x.expand(n, -1)``."""
-    while True:
-        match node:
-            case ast.Subscript(value=inner):
-                node = inner
-            case ast.Call(func=ast.Attribute(value=inner, attr="unsqueeze" | "expand" | "to" | "view" | "expand_as")):
-                node = inner
-            case _:
-                return node
 
 
 def _is_tokens(source: SourceFile, node: ast.expr) -> bool:
@@ -153,9 +147,7 @@ def _is_tokens(source: SourceFile, node: ast.expr) -> bool:
 def _is_position_loss(source: SourceFile, losses: ast.expr) -> bool:
     """Return True for a loss without a reduction, also viewed in another shape."""
     for each in origins(source, losses):
-        node: Any = each
-        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
-            node = node.func.value
+        node = without_methods(each, _CONVERSIONS)
         if node is not each and isinstance(node, ast.Name):
             return _is_position_loss(source, node)
         if isinstance(node, ast.Call):

@@ -35,6 +35,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import origins, possible_values
 from trueloop.analysis.queries.signed_terms import factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -44,6 +45,7 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _SAME: Final = re.compile(
     r"(is_|are_)?(same|positives?|pos|matching)(_(class|pair|label|person|identity))?s?", re.IGNORECASE
 )
+_REDUCTIONS: Final = ("mean", "sum")
 _CONVERSIONS: Final = frozenset((
     "float", "to", "long", "int", "view", "reshape", "squeeze", "unsqueeze", "type", "double", "cuda", "astype",
 ))  # fmt: skip
@@ -90,11 +92,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _weighted(source: SourceFile, node: ast.expr) -> _Weighted | None:
     """Return what is known of a product of a label, or ``1 - label``, with a distance; None for anything else."""
     for value in origins(source, node, 2):
-        _, parts = factors(_without_reductions(value))
+        _, parts = factors(without_methods(value, _REDUCTIONS, _REDUCTIONS))
         labels = [(part, label) for part in parts if (label := _label(part))]
         rest = [each for each in parts if all(each is not part for part, _ in labels)]
         if len(labels) > 1:  # (1 - label) * d: the distance may be a plain variable
-            complements = [each for each in labels if isinstance(_without_conversions(each[0]), ast.BinOp)]
+            complements = [each for each in labels if isinstance(without_methods(each[0], _CONVERSIONS), ast.BinOp)]
             named = [
                 each for each in labels if re.search(r"label|same|(^|_)y|target|pos|sim|match", last_name(each[1]))
             ]
@@ -106,7 +108,7 @@ def _weighted(source: SourceFile, node: ast.expr) -> _Weighted | None:
         if any(map(_SIMILARITY.search, names)):
             return None
         part, label = labels[0]
-        return _Weighted(label, isinstance(_without_conversions(part), ast.BinOp), is_push, value)
+        return _Weighted(label, isinstance(without_methods(part, _CONVERSIONS), ast.BinOp), is_push, value)
     return None
 
 
@@ -129,28 +131,11 @@ def _distance(source: SourceFile, node: ast.expr) -> tuple[list[str], bool]:
     return names, bool(differences)
 
 
-def _without_reductions(node: ast.expr) -> ast.expr:
-    """Return what is averaged or summed."""
-    match node:
-        case ast.Call(func=ast.Attribute(attr="mean" | "sum", value=ast.Name(id="torch")), args=[inner, *_]):
-            return _without_reductions(inner)
-        case ast.Call(func=ast.Attribute(attr="mean" | "sum", value=inner)):
-            return _without_reductions(inner)
-        case _:
-            return node
-
-
-def _without_conversions(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
-        node = node.func.value
-    return node
-
-
 def _label(node: ast.expr) -> ast.expr | None:
     """Return the label of ``label`` and ``1 - label``."""
-    match _without_conversions(node):
+    match without_methods(node, _CONVERSIONS):
         case ast.BinOp(op=ast.Sub(), left=ast.Constant(value=1 | 1.0), right=inner):
-            inner = _without_conversions(inner)
+            inner = without_methods(inner, _CONVERSIONS)
         case inner:
             pass
     return inner if isinstance(inner, ast.Name | ast.Attribute) else None
@@ -158,7 +143,7 @@ def _label(node: ast.expr) -> ast.expr | None:
 
 def _meaning(source: SourceFile, node: ast.expr, depth: int) -> tuple[int, ast.expr]:
     """Return 1 for a label that is 1 for pairs of one class, -1 for different classes, 0 if unknown; and its origin."""
-    node = _without_conversions(node)
+    node = without_methods(node, _CONVERSIONS)
     meaning = _of_comparison(node)
     if meaning or not depth:
         return meaning, node

@@ -35,6 +35,7 @@ References
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -61,6 +62,11 @@ _CONVERSIONS: Final = frozenset((
 ))  # fmt: skip
 _WRAPPERS: Final = frozenset(("Variable", "tensor", "Tensor", "FloatTensor", "as_tensor", "float"))
 _GENERATED: Final = re.compile(r"fake|(^|_)gen(_|$|erat)", re.IGNORECASE)
+_OPERATORS: Final[dict[type[ast.operator], Any]] = {
+    ast.Mult: operator.mul,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+}
 _MAX_DEPTH: Final = 6
 
 
@@ -192,25 +198,13 @@ def _value(source: SourceFile, node: ast.expr, depth: int) -> float | None:
         case ast.Name() | ast.Attribute():
             return _stored(source, node, depth)
         case ast.BinOp(op=op, left=left, right=right):
-            return _computed(op, _value(source, left, depth - 1), _value(source, right, depth - 1))
+            sides = _value(source, left, depth - 1), _value(source, right, depth - 1)
+            known = type(op) in _OPERATORS and sides[0] is not None and sides[1] is not None
+            return _OPERATORS[type(op)](*sides) if known else None
         case ast.List(elts=[inner]) | ast.Tuple(elts=[inner]):
             return _value(source, inner, depth - 1)
         case ast.Call() as call:
             return _created(source, call, depth)
-        case _:
-            return None
-
-
-def _computed(operator: ast.operator, left: float | None, right: float | None) -> float | None:
-    if left is None or right is None:
-        return None
-    match operator:
-        case ast.Mult():
-            return left * right
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
         case _:
             return None
 

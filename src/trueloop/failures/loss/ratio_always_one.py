@@ -37,12 +37,13 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.loops import assigned_names
-from trueloop.analysis.queries.possible_values import computed_from, possible_values
+from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -76,7 +77,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if loop is None:
                 continue
             texts = [_expanded(source, each, loop, _MAX_DEPTH) for each in (new, old)]
-            if texts[0] == texts[1] and _has_call(texts[0]) and _has_older_data(source, loop, new):
+            if texts[0] == texts[1] and "Call:" in texts[0] and _has_older_data(source, loop, new):
                 yield Hit(
                     message=f"`{ast.unparse(ratio)}` is always 1: `{ast.unparse(old)}` comes from the current policy, "
                     "in each of the updates. Compute the old log-probabilities once, before this loop.",
@@ -167,11 +168,7 @@ def _pairs(source: SourceFile, difference: ast.BinOp) -> list[tuple[ast.expr, as
 
 def _update_loop(source: SourceFile, node: ast.expr) -> Any:
     """Return the innermost loop around a node, if it steps an optimizer in each iteration, and gets no new data."""
-    loop: Any = source.parents.get(id(node))
-    while loop is not None and not isinstance(loop, ast.For | ast.While):
-        if isinstance(loop, ast.FunctionDef):
-            return None
-        loop = source.parents.get(id(loop))
+    loop = next((each for each in enclosing_nodes(source, node) if isinstance(each, ast.For | ast.While)), None)
     if loop is None or _runs_once(source, loop):
         return None
     calls = list(nodes_in(loop, ast.Call))
@@ -190,12 +187,8 @@ def _runs_once(source: SourceFile, loop: Any) -> bool:
 
 
 def _is_unconditional(source: SourceFile, node: ast.AST, loop: ast.AST) -> bool:
-    parent: Any = source.parents.get(id(node))
-    while parent is not loop and parent is not None:
-        if isinstance(parent, ast.If):
-            return False
-        parent = source.parents.get(id(parent))
-    return True
+    inside = takewhile(lambda each: each is not loop, enclosing_nodes(source, node))
+    return not any(isinstance(each, ast.If) for each in inside)
 
 
 def _expanded(source: SourceFile, node: ast.expr, loop: ast.AST, depth: int) -> str:
@@ -235,11 +228,6 @@ def _assigned(source: SourceFile, node: ast.Name, loop: Any) -> tuple[ast.expr, 
     return found
 
 
-def _has_call(text: str) -> bool:
-    """Return True for what calls a network or a distribution in the loop, and not only stored tensors."""
-    return "Call:" in text
-
-
 def _has_older_data(source: SourceFile, loop: Any, node: ast.expr) -> bool:
     """Return True if an expression is computed from data of a loop around this one, or of a parameter."""
     assigned = {
@@ -260,10 +248,8 @@ def _has_older_data(source: SourceFile, loop: Any, node: ast.expr) -> bool:
     function = function_of(source, loop)
     arguments = getattr(function, "args", None)
     outside = {each.arg for each in nodes_in(arguments, ast.arg)} - {"self"} if arguments else set[str]()
-    parent: Any = source.parents.get(id(loop))
-    while parent is not None and parent is not function:
-        outside |= assigned_names(parent) if isinstance(parent, ast.For | ast.While) else set()
-        parent = source.parents.get(id(parent))
+    for outer in enclosing_nodes(source, loop):
+        outside |= assigned_names(outer) if isinstance(outer, ast.For | ast.While) else set()
     return bool(names & (outside - assigned.keys()))
 
 

@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import loops_around, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -251,26 +252,15 @@ def _is_indexed_by_target(total: ast.expr, factor: ast.expr) -> bool:
 def _is_mask(source: SourceFile, node: ast.expr) -> bool:
     """Return True for something called a mask or weights, or a comparison of tensors, that is not one number."""
     for value in origins(source, node, 2):
-        inner = value
-        while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _VIEWS:
-            inner = inner.func.value
-        if isinstance(inner, ast.Call) and last_name(inner.func) in _COMPARING:
+        inner = without_methods(value, _VIEWS)
+        if isinstance(inner, ast.Compare) or last_name(getattr(inner, "func", None)) in _COMPARING:
             return bool(nodes_in(inner, ast.Name))
         if isinstance(inner, ast.Call | ast.Constant):
             return False
-        if isinstance(inner, ast.Compare):
-            return bool(nodes_in(inner, ast.Name))
-    root = node
-    while not isinstance(root, ast.Name):
-        if isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in _VIEWS:
-            root = root.func.value
-        elif isinstance(root, ast.Subscript):
-            root = root.value
-        elif isinstance(root, ast.Attribute):
-            return bool(name_words(root.attr) & {"mask", "masks"})
-        else:
-            return False
-    words = name_words(root.id)
+    root = without_methods(node, _VIEWS, items=True)
+    if isinstance(root, ast.Attribute):
+        return bool(name_words(root.attr) & {"mask", "masks"})
+    words = name_words(last_name(root))
     return bool(words & _MASKS) or ("weight" in words and bool(words & _OF_SAMPLES))
 
 

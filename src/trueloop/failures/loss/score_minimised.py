@@ -35,11 +35,11 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.minimised_values import minimised
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
 from trueloop.analysis.queries.signed_terms import Term, may_ascend, minimised_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in
@@ -130,13 +130,9 @@ def _has_target(source: SourceFile, call: ast.Call) -> bool:
 
 def _is_batch(source: SourceFile, node: ast.expr) -> bool:
     """Return True for a variable of a loop around a node."""
-    parent: Any = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.FunctionDef):
-        names = nodes_in(parent.target, ast.Name) if isinstance(parent, ast.For) else ()
-        if isinstance(node, ast.Name) and any(each.id == node.id for each in names):
-            return True
-        parent = source.parents.get(id(parent))
-    return False
+    loops = [each.target for each in enclosing_nodes(source, node) if isinstance(each, ast.For)]
+    names = {each.id for target in loops for each in nodes_in(target, ast.Name)}
+    return isinstance(node, ast.Name) and node.id in names
 
 
 def _hit(source: SourceFile, node: ast.expr, score: str) -> Hit:

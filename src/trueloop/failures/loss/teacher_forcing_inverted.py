@@ -38,6 +38,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import origins, unpacked_call
 from trueloop.analysis.queries.signed_terms import factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -188,8 +189,7 @@ def _compares(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool | No
 
 
 def _is_uniform(node: ast.expr) -> bool:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
-        node = node.func.value
+    node = without_methods(node, _CONVERSIONS)
     return isinstance(node, ast.Call) and last_name(node.func) in _UNIFORM
 
 

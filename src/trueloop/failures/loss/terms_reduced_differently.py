@@ -115,8 +115,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for node in source.nodes_of(ast.BinOp):
         if not isinstance(node.op, ast.Add):
             continue
-        if isinstance(source.parents.get(id(node)), ast.BinOp) and not _is_scaled(source, node):
-            continue
+        parent = source.parents.get(id(node))
+        if isinstance(parent, ast.BinOp) and not isinstance(parent.op, ast.Mult | ast.Div):
+            continue  # a part of a longer sum
         terms = [term for each in _added(node) if (term := _term(source, each, 0)) is not None]
         divergence = next((each for each in terms if each.is_divergence), None)
         reconstruction = next((each for each in terms if not each.is_divergence), None)
@@ -163,12 +164,6 @@ def _width(source: SourceFile, node: ast.expr, depth: int = 2) -> int | None:
         if number is not None:
             return number
     return None
-
-
-def _is_scaled(source: SourceFile, node: ast.BinOp) -> bool:
-    """Return True for a sum that is divided or multiplied, and False for a part of a longer sum."""
-    parent = source.parents.get(id(node))
-    return isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mult | ast.Div)
 
 
 def _added(node: ast.expr) -> Iterator[ast.expr]:

@@ -43,10 +43,13 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from trueloop.analysis.queries.deviations import deviations, stored_values
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name, unparse
@@ -77,6 +80,7 @@ _VARIANCE_NAME: Final = re.compile(
 )
 _STD_NAME: Final = re.compile(r"(?<!log)(?<!log_)(^|_)(std|stds|stdev|stddev|std_?dev|sd)($|_)", re.IGNORECASE)
 _SHAPING: Final = frozenset(("view", "reshape", "unsqueeze", "expand", "gather", "to", "index_select"))
+_unshaped: Final = partial(without_methods, methods=_SHAPING, items=True)
 _ROOTS: Final = ("sqrt(", "sqrt(self.")
 
 
@@ -117,8 +121,10 @@ def _mixtures(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(each.op, ast.Add):
             continue
         for first, second in ((each.left, each.right), (each.right, each.left)):
-            roots = {of for factor in _factors(first) if (of := _root_of(factor))}
-            rest = next((factor for factor in _factors(second) if _one_minus(factor) in roots), None)
+            if len(product_factors(first)) != 2 or len(product_factors(second)) != 2:
+                continue
+            roots = {of for factor in product_factors(first) if (of := _root_of(factor))}
+            rest = next((factor for factor in product_factors(second) if _one_minus(factor) in roots), None)
             if rest is not None:
                 name = ast.unparse(rest)
                 text = source.text.segment(rest)
@@ -133,50 +139,24 @@ def _mixtures(source: SourceFile) -> Iterator[Hit]:
                 break
 
 
-def _factors(node: ast.expr) -> list[ast.expr]:
-    """Return the two factors of a product; [] for everything else."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
-        return []
-    return (
-        []
-        if any(isinstance(e, ast.BinOp) and isinstance(e.op, ast.Mult) for e in (node.left, node.right))
-        else [
-            node.left,
-            node.right,
-        ]
-    )
-
-
-def _without_shape(node: ast.expr) -> ast.expr:
-    """Return what an expression selects from or reshapes: ``a`` for ``a[t].view(-1, 1)``."""
-    while True:
-        match node:
-            case ast.Subscript(value=inner):
-                node = inner
-            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _SHAPING:
-                node = inner
-            case _:
-                return node
-
-
 def _root_of(node: ast.expr) -> str:
     """Return the variable whose square root an expression is; "" if it is none."""
-    match _without_shape(node):
+    match _unshaped(node):
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np" | "math"), attr="sqrt"), args=[inner]):
-            return dotted_name(_without_shape(inner))
+            return dotted_name(_unshaped(inner))
         case ast.Call(func=ast.Attribute(value=inner, attr="sqrt"), args=[]):
-            return dotted_name(_without_shape(inner))
+            return dotted_name(_unshaped(inner))
         case ast.BinOp(left=inner, op=ast.Pow(), right=ast.Constant(value=0.5)):
-            return dotted_name(_without_shape(inner))
+            return dotted_name(_unshaped(inner))
         case _:
             return ""
 
 
 def _one_minus(node: ast.expr) -> str:
     """Return ``a`` for ``1 - a``; "?" for everything else."""
-    match _without_shape(node):
+    match _unshaped(node):
         case ast.BinOp(left=ast.Constant(value=1 | 1.0), op=ast.Sub(), right=inner):
-            return dotted_name(_without_shape(inner)) or "?"
+            return dotted_name(_unshaped(inner)) or "?"
         case _:
             return "?"
 

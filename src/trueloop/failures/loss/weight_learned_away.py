@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import is_loss_call
 from trueloop.analysis.queries.minimised_values import minimised
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import enclosing_expressions, origins
 from trueloop.analysis.queries.signed_terms import may_ascend
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -142,13 +142,12 @@ def _names(source: SourceFile, weight: ast.expr) -> set[str]:
 
 
 def _is_shown(source: SourceFile, node: ast.AST) -> bool:
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.stmt):
-        if isinstance(parent, ast.FormattedValue):
+    for around in enclosing_expressions(source, node):
+        name = last_name(around.func) if isinstance(around, ast.Call) else ""
+        if name == "log":
+            return any(isinstance(each, ast.Constant) for each in around.args)  # type: ignore[attr-defined]
+        if isinstance(around, ast.FormattedValue) or name in ("print", "item", "tolist", "add_scalar"):
             return True
-        if isinstance(parent, ast.Call) and last_name(parent.func) in ("print", "item", "tolist", "add_scalar", "log"):
-            return last_name(parent.func) != "log" or any(isinstance(e, ast.Constant) for e in parent.args)
-        parent = source.parents.get(id(parent))
     return False
 
 

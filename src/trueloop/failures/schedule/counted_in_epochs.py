@@ -71,7 +71,7 @@ from trueloop.analysis.queries.class_instances import called_function, enclosing
 from trueloop.analysis.queries.command_line_options import option_default
 from trueloop.analysis.queries.loops import is_batch_loop
 from trueloop.analysis.queries.own_schedules import OwnAdvance, functions_of_lambda, own_advances
-from trueloop.analysis.queries.possible_values import known_integer, origins
+from trueloop.analysis.queries.possible_values import enclosing_nodes, known_integer, origins
 from trueloop.analysis.queries.statement_moves import move_into_loop_fix
 from trueloop.analysis.queries.step_units import counts_batches, counts_updates, schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -509,12 +509,9 @@ def _is_warm_up(source: SourceFile, where: Any, statement: ast.Assign, counter: 
 
 def _is_of_epoch(source: SourceFile, node: ast.AST) -> bool:
     """Return True if a condition within the outer loop, or an offset of the counter, selects an epoch."""
-    parent = source.parents.get(id(node))
-    while parent is not None and not isinstance(parent, ast.For | ast.While | ast.FunctionDef):
-        if isinstance(parent, ast.If):
-            return True
-        parent = source.parents.get(id(parent))
-    return len(getattr(getattr(node, "iter", None), "args", ())) > 1
+    kinds = ast.For | ast.While | ast.If
+    outer = next((each for each in enclosing_nodes(source, node) if isinstance(each, kinds)), None)
+    return isinstance(outer, ast.If) or len(getattr(getattr(node, "iter", None), "args", ())) > 1
 
 
 def _trip_counts(loop: Loop) -> tuple[AbstractValue, ...]:

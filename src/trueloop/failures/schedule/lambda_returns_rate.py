@@ -44,9 +44,11 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import EXTERNAL, AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.possible_values import MAX_DEPTH, parameters_of, possible_values
+from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import dotted_name, nodes_in, walk
@@ -115,10 +117,8 @@ def _passed_rates(source: SourceFile) -> Iterator[Hit]:
         for each in source.nodes_of(ast.keyword)
         if each.arg == "lr" and _RATE.search(last_name(each.value))
     }
-    own = {
-        each.name: each for each in source.tree.body if isinstance(each, ast.FunctionDef)
-    }  # schedulers have a get_lr
-    functions = {**definitions(source).functions, **own}
+    own = [each for each in source.tree.body if isinstance(each, ast.FunctionDef)]  # schedulers have a get_lr
+    functions = definitions(source).functions | {each.name: each for each in own}
     for call in source.all_calls if rates else ():
         function = argument_node(call, "lr_lambda", 1) if last_name(call.func) == "LambdaLR" else None
         match function:
@@ -162,8 +162,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         if dotted_name(call.func).rpartition(".")[2] != "LambdaLR":
             continue
-        named = {each.arg: each.value for each in call.keywords}
-        function = named.get("lr_lambda", call.args[1] if len(call.args) > 1 else None)
+        function = argument_node(call, "lr_lambda", 1)
         returned, rate = _returned(source, function), _rate_argument(optimizer.node)
         schedule = scheduler.arguments.get("lr_lambda") or scheduler.arguments.get("1")
         if function is None or rate is None or _is_unused(source, optimizer.node, rate):
@@ -172,9 +171,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             what = f"multiplies by `{ast.unparse(rate)}` again"
         elif not returned:
             continue
-        elif all(any(_is_same(each, rate) for each in _factors(value)) for value in returned):
+        elif all(any(_is_same(each, rate) for each in product_factors(value)) for value in returned):
             what = f"multiplies by `{ast.unparse(rate)}` again"
-        elif any(map(_is_inverse_root, returned)) and (_number(rate) or 1) <= MAX_BASE_RATE:
+        elif any(map(_is_inverse_root, returned)) and (initial_number(rate) or 1) <= MAX_BASE_RATE:
             what = (
                 f"returns a rate, far below 1: with `lr={ast.unparse(rate)}` the updates are a thousand times too small"
             )
@@ -193,9 +192,8 @@ def _returned(source: SourceFile, function: ast.expr | None) -> list[ast.expr]:
     if isinstance(function, ast.Lambda):
         return [function.body]
     name = dotted_name(function).rpartition(".")[2]
-    found = [each for each in source.nodes if isinstance(each, ast.FunctionDef) and each.name == name]
-    returns = [each for each in walk(found[0]) if isinstance(each, ast.Return)] if len(found) == 1 else []
-    return [each.value for each in returns if each.value is not None]
+    found = [each for each in source.nodes_of(ast.FunctionDef) if each.name == name]
+    return _own_returns(found[0]) if len(found) == 1 else []
 
 
 def _rate_argument(creation: ast.AST | None) -> ast.expr | None:
@@ -252,7 +250,7 @@ def _appended(source: SourceFile, groups: ast.Name, depth: int) -> Iterator[ast.
 
 def _is_multiple(source: SourceFile, value: ast.expr, rate: ast.expr, depth: int = MAX_DEPTH) -> bool:
     """Return True if each value that an expression may have is a product with a learning rate as a factor."""
-    for each in _factors(value):
+    for each in product_factors(value):
         if _is_same(each, rate):
             return True
         known = [arm for found in possible_values(source, each) for arm in _arms(found)] if depth else []
@@ -263,9 +261,9 @@ def _is_multiple(source: SourceFile, value: ast.expr, rate: ast.expr, depth: int
 
 def _is_same(factor: ast.expr, rate: ast.expr) -> bool:
     """Return True for the same name, or the same number if it is a learning rate."""
-    name, number = dotted_name(rate), _number(rate)
+    name, number = dotted_name(rate), initial_number(rate)
     return (name != "" and dotted_name(factor) == name) or (
-        number is not None and number <= MAX_BASE_RATE and _number(factor) == number
+        number is not None and number <= MAX_BASE_RATE and initial_number(factor) == number
     )
 
 
@@ -366,29 +364,14 @@ class _Values:
         return is_known or (is_option and ast.unparse(options[0]) == ast.unparse(options[1]))
 
 
-def _number(node: ast.AST) -> float | None:
-    """Return a constant number, with its sign."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _number(node.operand)
-        return None if inner is None else -inner
-    return float(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else None
-
-
 def _is_inverse_root(returned: ast.expr) -> bool:
     """Return True for ``min(step**-0.5, step * warmup**-1.5)``, unless it is scaled by ``warmup**0.5``."""
     nodes = walk(returned)
-    powers = {_number(each.right) for each in nodes if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow)}
+    powers = {
+        initial_number(each.right) for each in nodes if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow)
+    }
     is_scaled = 0.5 in powers or any(isinstance(e, ast.Call) and dotted_name(e.func).endswith("sqrt") for e in nodes)
     return powers >= {-0.5, -1.5} and not is_scaled
-
-
-def _factors(product: ast.expr) -> Iterator[ast.expr]:
-    """Yield the factors of a product: a, b and c for ``a * b * c``."""
-    if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult):
-        yield from _factors(product.left)
-        yield from _factors(product.right)
-    else:
-        yield product
 
 
 RULE: Final = Rule(required_words=("LambdaLR",), find=find_all)

@@ -70,7 +70,7 @@ class Detector(BaseDetector):
         self._steps[scheduler] = event.optimizer_steps
         self._ends |= event.kind in ENDING and event.planned_steps is not None
         updates, epochs = event.optimizer_steps - first_steps, event.last_epoch - first_epoch
-        if event.optimizer_steps == steps_before or _counts_micro_batches(epochs, updates):
+        if event.optimizer_steps == steps_before or epochs > 1.5 * updates + 1:
             return None
         message = _describe_below_zero(first_rates, event) or _describe_beyond_end(event)
         if not message:
@@ -103,11 +103,6 @@ def _describe_beyond_end(event: SchedulerStepped) -> str:
         "the learning rate stays at 0" if is_zero else f"the learning rate rises again, to {max(event.rates_after):.3g}"
     )
     return f"has a length of {event.planned_steps} steps but has made {event.last_epoch} steps: {after}"
-
-
-def _counts_micro_batches(advances: int, updates: int) -> bool:
-    """Return True for several scheduler steps per update, which SCH002 reports or a loop over processes makes."""
-    return advances > 1.5 * updates + 1
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

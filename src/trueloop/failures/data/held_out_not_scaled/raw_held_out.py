@@ -11,7 +11,7 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import is_held_out, is_other_part, is_training
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, encloses, nodes_in
 
 _CENTRES: Final = frozenset(("mean", "nanmean", "median", "nanmedian", "min", "amin", "nanmin"))
 _CONVERSIONS: Final = frozenset((
@@ -218,7 +218,7 @@ class _Uses:
                 use = self._use(node)
                 if use is False and self.scaling is None:
                     return False
-                if isinstance(use, ast.expr) and not (self.scaling and _contains(self.scaling, node)):
+                if isinstance(use, ast.expr) and not (self.scaling and encloses(self.scaling, node)):
                     found.append(use)
         return min(found, key=lambda each: each.lineno, default=None)
 
@@ -235,7 +235,7 @@ class _Uses:
         return found
 
     def _is_skipped(self, value: ast.expr) -> bool:
-        return self.scaling is not None and _contains(value, self.scaling)
+        return self.scaling is not None and encloses(value, self.scaling)
 
     @staticmethod
     def _is_data(value: Any, names: set[str]) -> bool:
@@ -327,7 +327,3 @@ def _is_same_data(parent: Any, node: ast.AST) -> bool:
             return value is node
         case _:
             return False
-
-
-def _contains(outer: ast.AST, inner: ast.AST) -> bool:
-    return any(each is inner for each in ast.walk(outer))

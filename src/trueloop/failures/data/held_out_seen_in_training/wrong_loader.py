@@ -8,6 +8,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import find_loader
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 
 _HELD_OUT: Final = re.compile(
@@ -93,12 +94,8 @@ def _may_select(loader: AbstractValue) -> bool:
 
 def _is_one_of_several(source: SourceFile, dataset: AbstractValue) -> bool:
     """Return True for a dataset that a comprehension creates for each of its items: ``[build(s) for s in splits]``."""
-    node = dataset.node if isinstance(dataset.node, ast.AST) else None
-    while node is not None:
-        if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp):
-            return True
-        node = source.parents.get(id(node))
-    return False
+    around = [dataset.node, *enclosing_nodes(source, dataset.node)] if isinstance(dataset.node, ast.AST) else []
+    return any(isinstance(each, ast.ListComp | ast.GeneratorExp | ast.DictComp) for each in around)
 
 
 def _has_held_out_set(source: SourceFile, built: Op) -> bool:

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.epoch_loops import epoch_loops
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.data.order_not_shuffled.shuffled_blocks import find_sorted_slices
@@ -264,7 +265,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             and reads_sorted_classes(source, start, loader)
         ):
             created, call = next((e for e in source.ops(OpKind.CREATE) if e.subject is loader), None), loader.node
-            is_passed = shuffle is not None and not any(_is_false(each) for each in _shuffle_arguments(call))
+            is_passed = shuffle is not None and getattr(argument_node(call, "shuffle", 2), "value", True) is not False
             if is_passed and created is not None and created.calls:
                 call = created.calls[-1]  # make_loader(dataset), whose default is shuffle=False
             yield Hit(
@@ -283,14 +284,6 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 
 def _shuffle(loader: AbstractValue) -> AbstractValue | None:
     return loader.arguments.get("shuffle") or loader.arguments.get("2")
-
-
-def _shuffle_arguments(call: ast.Call) -> list[ast.expr]:
-    return [each.value for each in call.keywords if each.arg == "shuffle"] or call.args[2:3]
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False
 
 
 RULE = Rule(

@@ -2,12 +2,12 @@
 
 import ast
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
 from trueloop.analysis.queries.class_instances import enclosing_loops
-from trueloop.analysis.queries.possible_values import computed_from, loops_around, origins
+from trueloop.analysis.queries.possible_values import computed_from, enclosing_expressions, loops_around, origins
 from trueloop.analysis.queries.sorted_labels import sorted_origin
 from trueloop.analysis.queries.yielded_batches import items_of, yielded
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -111,12 +111,13 @@ def _is_in_order(node: ast.expr) -> bool:
     return name in ("range", "arange") or (name in ("list", "array", "tensor") and any(map(_is_in_order, arguments)))
 
 
+_COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
 def _loops_of(source: SourceFile, node: ast.AST) -> list[ast.expr]:
     """Return the loop variables of a comprehension around a node."""
-    parent: Any = node
-    while parent is not None and not hasattr(parent, "generators"):
-        parent = source.parents.get(id(parent)) if not isinstance(parent, ast.stmt) else None
-    return [each.target for each in parent.generators] if parent is not None else []
+    around = [node, *enclosing_expressions(source, node)]
+    return next(([loop.target for loop in each.generators] for each in around if isinstance(each, _COMPREHENSIONS)), [])
 
 
 def _starts_at(node: ast.Subscript, names: set[str]) -> bool:

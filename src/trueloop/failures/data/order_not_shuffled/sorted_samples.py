@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.data.order_not_shuffled.collected_by_class import is_collected_by_class
@@ -38,7 +39,7 @@ def reads_sorted_classes(source: SourceFile, start: Op, loader: AbstractValue) -
         each for each in inside if each.kind is OpKind.LOSS and each.name.rpartition(".")[2] in CLASSIFICATION_LOSSES
     ]
     targets = [each.inputs[1] for each in losses if len(each.inputs) > 1 and loader in each.inputs[1].ancestors()]
-    has_backward = any(each.kind is OpKind.BACKWARD and not _is_conditional(each, start) for each in inside)
+    has_backward = any(each.kind is OpKind.BACKWARD and not len(each.branches) > len(start.branches) for each in inside)
     has_recurrent_layer = any(each.name.rpartition(".")[2] in RECURRENT_LAYERS for each in source.ops(OpKind.CREATE))
     if not targets or not has_backward or has_recurrent_layer or batch is None or dataset.union:
         return False
@@ -50,8 +51,7 @@ def reads_sorted_classes(source: SourceFile, start: Op, loader: AbstractValue) -
 
 def shuffle_fix(source: SourceFile, call: Any) -> Fix | None:
     """Return the fix that passes ``shuffle=True`` to the call that builds a loader."""
-    keywords = (each.value for each in call.keywords if each.arg == "shuffle")
-    shuffle = next(keywords, call.args[2] if call.args[2:] else None)
+    shuffle = argument_node(call, "shuffle", 2)
     arguments = [*call.args, *(each.value for each in call.keywords)]
     end = max(source.text.span(each)[1] for each in arguments)
     edit = Edit(end, end, ", shuffle=True") if shuffle is None else source.text.replace(shuffle, "True")
@@ -59,11 +59,6 @@ def shuffle_fix(source: SourceFile, call: Any) -> Fix | None:
         isinstance(each, ast.Starred) for each in call.args
     )
     return None if is_unpacked else Fix((edit,), safe=False, description="Shuffle the training samples")
-
-
-def _is_conditional(backward: Op, start: Op) -> bool:
-    """Return True if a backward pass has a condition, which may select the training phase."""
-    return len(backward.branches) > len(start.branches)
 
 
 def _is_sorted_table(

@@ -43,7 +43,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.batch_loops import assigned_in
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import origins, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -62,12 +62,9 @@ _GROUPED: Final = re.compile(r"group", re.IGNORECASE)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each split of samples that were oversampled before."""
-    found = list(_find_in_function(source))
-    yield from found
-    reported = {id(each.node) for each in found}
-    for split in source.all_calls if not found else ():
-        read = [name for each in split.args for name in nodes_in(each, ast.Name)]
-        if id(split) in reported or not _splits(source, split, [each.id for each in read]):
+    for split in source.all_calls:
+        read = [name for each in split.args for name in nodes_in(each, ast.Name, ast.Attribute)]
+        if not _splits(split):
             continue
         made = next((call for each in read for call in _made_by(source, each) if _oversamples(source, call)), None)
         if made is not None:
@@ -82,7 +79,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _made_by(source: SourceFile, name: ast.expr) -> Iterator[ast.Call]:
     """Yield the calls that return the value of a variable, alone or among other results, also through functions."""
     for each in origins(source, name):
-        call = unpacked_call(source, each) if isinstance(each, ast.Name) else each
+        call = unpacked_call(source, each) if isinstance(each, ast.Name | ast.Attribute) else each
         if isinstance(call, ast.Call):
             yield call
         match call:
@@ -94,24 +91,6 @@ def _made_by(source: SourceFile, name: ast.expr) -> Iterator[ast.Call]:
                 pass
 
 
-def _find_in_function(source: SourceFile) -> Iterator[Hit]:
-    for statement in source.nodes_of(ast.Assign):
-        if not isinstance(statement.value, ast.Call):
-            continue
-        if not _oversamples(source, statement.value):
-            continue
-        names = [name for target in statement.targets for name in _names(target)]
-        function = function_of(source, statement)
-        split = next((each for each in _calls_after(function, statement) if _splits(source, each, names[:1])), None)
-        if split is not None and not _is_reassigned(function, statement, split, names[:1]):
-            yield Hit(
-                message=f"`{names[0]}` was oversampled before `{ast.unparse(split.func)}`: copies of one sample are in "
-                "the training and in the held-out part.",
-                node=split,
-                related=((statement, "oversampled here"),),
-            )
-
-
 def _oversamples(source: SourceFile, call: ast.Call) -> bool:
     """Return True for ``SMOTE().fit_resample(x, y)``, ``sampler.fit_resample(x, y)`` and ``oversample(x, y)``."""
     name = last_name(call.func)
@@ -121,12 +100,7 @@ def _oversamples(source: SourceFile, call: ast.Call) -> bool:
         return (bool(_OVERSAMPLES.search(name)) and name[0].islower()) or _repeats(source, name)
     owner: Any = call.func.value  # type: ignore[attr-defined]
     if isinstance(owner, ast.Name | ast.Attribute):
-        name = dotted_name(owner)
-        values = [
-            each.value
-            for each in source.nodes_of(ast.Assign)
-            if any(dotted_name(target) == name for target in each.targets)
-        ]
+        values = assigned_in(source.tree, dotted_name(owner))
         owner = values[0] if len(values) == 1 else owner
     return isinstance(owner, ast.Call) and bool(_OVERSAMPLES.search(last_name(owner.func)))
 
@@ -155,38 +129,16 @@ def _replaces(call: ast.Call) -> bool:
     return default if replace is None else getattr(replace, "value", True) is not False
 
 
-def _names(target: ast.expr) -> list[str]:
-    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    return [name for each in parts if (name := dotted_name(each))]
-
-
-def _calls_after(function: Any, statement: ast.stmt) -> Iterator[ast.Call]:
-    calls = [e for e in nodes_in(function, ast.Call) if e.lineno > (statement.end_lineno or 0)]
-    yield from sorted(calls, key=lambda each: each.lineno)
-
-
-def _splits(source: SourceFile, call: ast.Call, names: list[str]) -> bool:
-    """Return True for a call that splits a variable at random into parts, not by groups."""
+def _splits(call: ast.Call) -> bool:
+    """Return True for a call that splits its argument at random into parts, not by groups."""
     name = last_name(call.func)
     if isinstance(call.func, ast.Attribute) and name == "split":
         owner = call.func.value
         is_split = bool(_KFOLD.search(last_name(owner.func if isinstance(owner, ast.Call) else owner)))
     else:
         is_split = isinstance(call.func, ast.Name | ast.Attribute) and bool(_SPLITS.match(name))
-    if not is_split or any(each.arg == "groups" for each in call.keywords) or _GROUPED.search(ast.unparse(call.func)):
-        return False
-    return any(dotted_name(e) in names for a in call.args for e in nodes_in(a, ast.Name, ast.Attribute))
-
-
-def _is_reassigned(function: Any, first: ast.stmt, last: ast.AST, names: list[str]) -> bool:
-    """Return True if a variable gets another value between two nodes."""
-    between = range((first.end_lineno or 0) + 1, getattr(last, "lineno", 0))
-    return any(
-        each.lineno in between
-        and any(name in names for target in each.targets for name in _names(target))
-        and not any(part.id in names for part in nodes_in(each.value, ast.Name))
-        for each in nodes_in(function, ast.Assign)
-    )
+    is_grouped = any(each.arg == "groups" for each in call.keywords) or _GROUPED.search(ast.unparse(call.func))
+    return is_split and not is_grouped
 
 
 RULE = Rule(required_words=("sampl|smote|SMOTE|ADASYN|duplicate_|balanc", "split|cross_val"), find=find)

@@ -124,10 +124,6 @@ def _blocks(source: SourceFile) -> Iterator[tuple[str, list[ast.Module | ast.Fun
             yield f"self {node.name}", list(methods)
 
 
-def _parameters(function: ast.FunctionDef) -> set[str]:
-    return {each.arg for each in nodes_in(function.args, ast.arg)}
-
-
 def shuffling_functions(source: SourceFile) -> Iterator[str]:
     """Yield the functions that return their argument in a new random order; others are random number generators."""
     for node in source.nodes_of(ast.FunctionDef):
@@ -185,7 +181,7 @@ class Scope:
     def enter(self, function: ast.FunctionDef, outer: Mapping[str, Rows]) -> None:
         """Forget the local variables of the previous method, and hide module variables with the name of a parameter."""
         kept = {name: rows for name, rows in self.variables.items() if name.startswith("self.")}
-        parameters = _parameters(function)
+        parameters = {each.arg for each in nodes_in(function.args, ast.arg)}
         self.variables = {name: rows for name, rows in {**outer, **kept}.items() if name not in parameters}
 
     # Statements ---------------------------------------------------------------------------------------------------

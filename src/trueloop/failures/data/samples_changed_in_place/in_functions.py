@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import loops_around, possible_values
+from trueloop.analysis.queries.simple_statements import simple_statements
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.data.samples_changed_in_place.lost_masks import masks_in
@@ -81,16 +82,6 @@ def changed_name(function: Any, statement: ast.stmt) -> str:
             return ""
 
 
-def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the simple statements of a block and of its inner blocks, in order."""
-    for each in body:
-        inner = [getattr(each, name, []) for name in ("body", "orelse", "finalbody")]
-        if not any(inner):
-            yield each
-        for part in inner:
-            yield from statements(part)
-
-
 def _owners(call: ast.expr) -> Iterator[ast.Name]:
     """Yield the variable that a chain such as ``x.sub_(mean).div_(deviation)`` changes, if it changes one."""
     changes = False
@@ -111,7 +102,7 @@ def _effect_of_function(source: SourceFile, function: Any, depth: int, parameter
     if isinstance(function, ast.Lambda):
         return _effect_of(source, function.body, {name}, depth)
     shared, change, shares = {name}, None, False
-    for statement in statements(function.body):
+    for statement in simple_statements(function.body):
         name = changed_name(function, statement)
         if name in shared and (_is_scaled(statement) or _is_array(function, name, statement)):
             change = change or statement

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.simple_statements import simple_statements
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.data.samples_changed_in_place.in_functions import (
@@ -14,7 +15,6 @@ from trueloop.failures.data.samples_changed_in_place.in_functions import (
     SHARING,
     changed_name,
     effect_of_call,
-    statements,
 )
 from trueloop.failures.data.samples_changed_in_place.lost_masks import lost_masks
 from trueloop.failures.failure import Rule
@@ -70,7 +70,7 @@ def _changes(source: SourceFile, method: ast.FunctionDef) -> Iterator[_Change]:
     """Yield the statements that change a view of a stored sample, in order, also in functions that get it."""
     views: dict[str, ast.Subscript] = {}
     indices = {method.args.args[1].arg}
-    for statement in statements(method.body):
+    for statement in simple_statements(method.body):
         name = changed_name(method, statement)
         if name in views:
             yield _Change(statement, name, views[name])

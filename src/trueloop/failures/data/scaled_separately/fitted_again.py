@@ -7,7 +7,7 @@ from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words, is_held_out, is_training
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.data.names_numbered_per_split.numbered_parts import ENCODERS
@@ -106,11 +106,8 @@ def _in_functions(source: SourceFile) -> Iterator[Hit]:
 
 def _is_conditional(source: SourceFile, node: ast.AST, function: ast.AST) -> bool:
     """Return True if a condition in a function decides whether a node is evaluated."""
-    parent = source.parents.get(id(node))
-    while parent is not None and parent is not function:
-        if isinstance(parent, ast.If | ast.IfExp | ast.Try | ast.While):
-            return True
-        parent = source.parents.get(id(parent))
+    if any(isinstance(each, ast.If | ast.IfExp | ast.Try | ast.While) for each in enclosing_nodes(source, node)):
+        return True
     body: list[ast.stmt] = getattr(function, "body", [])
     return any(isinstance(each, ast.If) and bool(nodes_in(each, ast.Return)) for each in body)
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, single_assignments
 from trueloop.analysis.queries.held_out_names import data_words, is_held_out, is_training
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 from trueloop.failures.data.scaled_separately.listed_parts import listed_parts
@@ -92,16 +93,13 @@ def _batches(source: SourceFile, own: list[_Scaled]) -> Iterator[Hit]:
 def _batch_loop(source: SourceFile, scaled: _Scaled) -> ast.For | None:
     """Return the loop of which standardised data is one batch, by a statistic over dimension 0; None for other data."""
     name = dotted_name(scaled.data)
-    is_part = isinstance(scaled.data, ast.Subscript)
-    around: Any = source.parents.get(id(scaled.node))
-    while around is not None and not isinstance(around, ast.FunctionDef | ast.Module):
-        if isinstance(around, ast.For):
-            names = {dotted_name(t) for t, v in single_assignments(around) if isinstance(v, ast.Subscript)}
-            is_batch = is_part or name in names or name in {dotted_name(each) for each in walk(around.target)}
-            axes = [each for each in nodes_in(around, ast.Call) if _is_over_rows(each)]
-            return around if is_batch and axes else None
-        around = source.parents.get(id(around))
-    return None
+    loop = next((each for each in enclosing_nodes(source, scaled.node) if isinstance(each, ast.For)), None)
+    if loop is None:
+        return None
+    names = {dotted_name(t) for t, v in single_assignments(loop) if isinstance(v, ast.Subscript)}
+    is_part = isinstance(scaled.data, ast.Subscript) or name in names
+    is_batch = is_part or name in {dotted_name(each) for each in walk(loop.target)}
+    return loop if is_batch and any(map(_is_over_rows, nodes_in(loop, ast.Call))) else None
 
 
 def _is_over_rows(call: ast.Call) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.loops import assigned_names
+from trueloop.analysis.queries.shuffled_loaders import argument_of, passed_argument
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.data.seeded_before_each_batch.step_code import StepCode
@@ -49,7 +50,7 @@ def _is_fixed_owner(source: SourceFile, code: StepCode, owner: ast.expr, depth: 
         case ast.Attribute(value=outer, attr=attr):
             return _keeps(source, attr) and _is_fixed_owner(source, code, outer, depth)
         case ast.Name(id=name):
-            argument = _argument(code, function_of(source, owner), name)
+            argument = _argument(source, code, function_of(source, owner), name)
             if isinstance(argument, ast.Name | ast.Attribute) and depth:
                 return _is_fixed_owner(source, code, argument, depth - 1)
             return name not in assigned_names(code.loop)
@@ -61,7 +62,7 @@ def _is_fixed_variable(source: SourceFile, code: StepCode, node: ast.Name, depth
     function = function_of(source, node)
     if _is_parameter(function, node.id):
         is_changed = bool(assigned_in(function, node.id))
-        argument = _argument(code, function, node.id)
+        argument = _argument(source, code, function, node.id)
         is_unknown = argument is None and id(function) not in code.calls and not isinstance(code.loop, ast.FunctionDef)
         if argument is None and is_unknown:
             return node.id not in assigned_names(code.loop) and not is_changed
@@ -104,22 +105,10 @@ def _function_with_parameter(source: SourceFile, function: Any, name: str) -> An
     return None
 
 
-def _argument(code: StepCode, function: Any, name: str) -> ast.expr | None:
+def _argument(source: SourceFile, code: StepCode, function: Any, name: str) -> ast.expr | None:
     """Return what the call that leads to the code passes as a parameter, or its default; None if it is unknown."""
     call = code.calls.get(id(function))
     if call is None or not _is_parameter(function, name):
         return None
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    if named is not None:
-        return named
-    parameters: list[ast.arg] = [*function.args.posonlyargs, *function.args.args]
-    names = [each.arg for each in parameters]
-    names = names[1:] if names[:1] == ["self"] else names
-    position = names.index(name) if name in names else len(names)
-    if position < len(call.args) and not any(isinstance(e, ast.Starred) for e in call.args[: position + 1]):
-        return call.args[position]
-    if any(each.arg is None for each in call.keywords) or any(isinstance(e, ast.Starred) for e in call.args):
-        return None
-    defaults = dict(zip(names[::-1], function.args.defaults[::-1], strict=False))
-    named_only = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    return defaults.get(name) or next((default for each, default in named_only if each.arg == name), None)
+    is_unpacked = any(each.arg is None for each in call.keywords) or any(isinstance(e, ast.Starred) for e in call.args)
+    return (passed_argument if is_unpacked else argument_of)(source, function, call, name)

@@ -9,7 +9,13 @@ from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, with_bound_arguments
 from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.queries.minimised_values import reached_from
-from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call
+from trueloop.analysis.queries.possible_values import (
+    enclosing_nodes,
+    method_of,
+    origins,
+    possible_values,
+    unpacked_call,
+)
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 
@@ -64,7 +70,7 @@ def step_code(source: SourceFile) -> Iterator[StepCode]:
             is_hook = isinstance(chain[-1], ast.FunctionDef) and chain[-1].name in _HOOKS
             if not (is_hook or isinstance(chain[-1], _LOOPS)) or _makes_optimizer(chain[-1]):
                 continue
-            kept = frozenset(id(each) for each in _ancestors(source, trigger))
+            kept = frozenset(id(each) for each in enclosing_nodes(source, trigger))
             for node in chain:
                 code = StepCode(node, reached, kept, calls, chain[-1])
                 yield code
@@ -194,11 +200,7 @@ def _call_method(source: SourceFile, call: ast.Call) -> ast.FunctionDef | None:
         last_name(each.func) for each in assigned_in(source.tree, ast.unparse(call.func)) if isinstance(each, ast.Call)
     ]
     classes = [definitions(source).classes[name] for name in made if name in definitions(source).classes]
-    return _method(classes[0], "__call__") if len(classes) == 1 else None
-
-
-def _method(definition: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    return next((e for e in definition.body if isinstance(e, ast.FunctionDef) and e.name == name), None)
+    return method_of(classes[0], "__call__") if len(classes) == 1 else None
 
 
 def _iterated(node: ast.expr) -> Iterator[ast.Call]:
@@ -213,7 +215,7 @@ def _iterated(node: ast.expr) -> Iterator[ast.Call]:
 def _iteration(source: SourceFile, call: ast.Call) -> ast.FunctionDef | None:
     """Return the ``__iter__`` of the class that a call creates."""
     definition = definitions(source).classes.get(last_name(call.func))
-    return _method(definition, "__iter__") if definition is not None else None
+    return method_of(definition, "__iter__") if definition is not None else None
 
 
 def _yielding_loops(source: SourceFile, function: ast.FunctionDef) -> Iterator[Any]:
@@ -222,10 +224,3 @@ def _yielding_loops(source: SourceFile, function: ast.FunctionDef) -> Iterator[A
         loop = enclosing_definition(source, each, _LOOPS)
         if isinstance(loop, _LOOPS) and function_of(source, loop) is function:
             yield loop
-
-
-def _ancestors(source: SourceFile, node: ast.AST) -> Iterator[ast.AST]:
-    parent = source.parents.get(id(node))
-    while parent is not None:
-        yield parent
-        parent = source.parents.get(id(parent))

@@ -47,6 +47,7 @@ from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.simple_statements import simple_statements
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 from trueloop.failures.data.selected_before_split.group_means import ORDERED, group_means, split_of
@@ -108,7 +109,7 @@ def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) ->
     ranked: dict[str, _Ranking] = {}
     parts: dict[int, set[str]] = {}
     reported: set[int] = set()
-    for statement in _statements(body):
+    for statement in simple_statements(body, heads=True):
         for origin, split in _splits(source, statement, derived, parts):
             if id(origin) not in reported:
                 reported.add(id(origin))
@@ -138,7 +139,7 @@ def _selecting_functions(source: SourceFile) -> Iterator[str]:
             continue
         ranked: dict[str, _Ranking] = {}
         chosen: set[str] = set()
-        for statement in _statements(function.body):
+        for statement in simple_statements(function.body, heads=True):
             value = getattr(statement, "value", None)
             is_chosen = value is not None and (_chosen(source, value, ranked) or chosen & set(_names(value)))
             if isinstance(statement, ast.Return) and is_chosen:
@@ -243,7 +244,7 @@ def _origin(
         if (
             made.get(last_name(call.func)) == _OWN
             and not data_words(call) & (TRAINING | HELD_OUT)
-            and not _is_part(call)
+            and not any(isinstance(each, ast.Subscript) for each in call.args)
         ):
             return call
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -269,11 +270,6 @@ def _kind(call: ast.Call, made: dict[str, str]) -> str:
     return name if name in _SELECTORS | _ENCODERS and labels and not is_part else ""
 
 
-def _is_part(call: ast.Call) -> bool:
-    """Return True if a function gets some rows of an array."""
-    return any(isinstance(each, ast.Subscript) for each in call.args)
-
-
 def _hit(origin: ast.Call, split: ast.expr) -> Hit:
     by = split.func if isinstance(split, ast.Call) else split
     return Hit(
@@ -286,20 +282,6 @@ def _hit(origin: ast.Call, split: ast.expr) -> Hit:
 
 def _names(node: ast.AST) -> list[str]:
     return [each.id for each in nodes_in(node, ast.Name)]
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the simple statements of a block, and the heads of loops, in order."""
-    for each in body:
-        if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            continue
-        inner = [getattr(each, name, []) for name in ("body", "orelse", "finalbody")]
-        if not any(inner):
-            yield each
-        elif isinstance(each, ast.For):
-            yield ast.copy_location(ast.Expr(each.iter), each)
-        for part in inner:
-            yield from _statements(part)
 
 
 _FITTED: Final = (

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import function_of, is_label, single_assignments
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
@@ -168,15 +169,9 @@ def _leaks(
     known = definitions(source)
     calls = known.calls.get(function.name, []) if known.functions.get(function.name) is function else []
     for call in calls[:_MAX_CALLS]:
-        passed = {name: position for position, name in enumerate(positions)}
-        given = [_passed(call, name, passed[name]) for name in names]
+        given = [argument_node(call, name, positions.index(name)) for name in names]
         if all(each is not None for each in given):
             yield from _leaks(source, call, tuple(e for e in given if e is not None), {**bound, id(function): call})
-
-
-def _passed(call: ast.Call, name: str, position: int) -> ast.expr | None:
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    return named or (call.args[position] if position < len(call.args) else None)
 
 
 def _root(node: ast.expr) -> str:

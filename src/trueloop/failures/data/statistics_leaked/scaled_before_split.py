@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from trueloop.analysis.queries.batch_loops import assigned_pairs
+from trueloop.analysis.queries.simple_statements import simple_statements
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import dotted_name, nodes_in, walk
 from trueloop.failures.failure import Rule, Severity
@@ -80,7 +82,7 @@ class _Scope:
 
     def hits(self, block: Block) -> Iterator[Hit]:
         """Yield the scalings before a split."""
-        for statement in _statements(block):
+        for statement in simple_statements(block):
             name = self._split_name(statement)
             if name:
                 self.split = True
@@ -148,7 +150,7 @@ class _Scope:
             return
         if isinstance(statement.value, ast.Call) and FITTED.search(_function(statement.value)):
             self._scalers |= set(map(ast.unparse, statement.targets))
-        for target, value in [pair for each in statement.targets for pair in _pairs(each, statement.value)]:
+        for target, value in assigned_pairs(statement):
             self._bind({dotted_name(each) for each in walk(target)} - {""}, statement, value)
 
     def _bind(self, names: set[str], statement: ast.stmt, value: ast.expr) -> None:
@@ -214,25 +216,6 @@ class _Scope:
         data = node.args[0] if is_function and node.args else node.func.value
         axes = [*node.args[is_function:], *(each.value for each in node.keywords if each.arg in ("dim", "axis"))]
         return self._all_samples(data) if "".join(map(ast.unparse, axes)) in PER_FEATURE else ""
-
-
-def _statements(block: Block) -> Iterator[ast.stmt]:
-    """Yield the simple statements of a block and of the blocks in it, except those of definitions."""
-    for each in block:
-        inner = [getattr(each, name, []) for name in ("body", "orelse", "finalbody")]
-        if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            continue
-        if not any(inner):
-            yield each
-        for part in inner:
-            yield from _statements(part)
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Return the single assignments of ``a, b = c, d``."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return list(zip(target.elts, value.elts, strict=True))
-    return [(target, value)]
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:

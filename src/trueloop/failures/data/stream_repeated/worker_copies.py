@@ -34,7 +34,7 @@ class WorkerCopies:
         """Add one batch."""
         digest = _digest(batch, MAX_DEPTH)
         if not self._batches:
-            self._first_digest, self.samples = digest, _length(batch)
+            self._first_digest, self.samples = digest, max((len(part) for _, part in batch_columns(batch)), default=1)
         same = digest == self._first_digest
         self._batches += 1
         last = self._batches > self._workers
@@ -54,7 +54,3 @@ def _digest(part: Any, depth: int) -> int:
     if isinstance(part, list | tuple) and depth:
         return hash(tuple(_digest(each, depth - 1) for each in cast("Sequence[Any]", part)))
     return hash(part) if isinstance(part, str | bytes | int | float | bool) else id(part)
-
-
-def _length(batch: Any) -> int:
-    return max((len(part) for _, part in batch_columns(batch)), default=1)

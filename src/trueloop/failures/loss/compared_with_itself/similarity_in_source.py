@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, without_conversions
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.possible_values import computed_from, loops_around, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in, walk
@@ -51,7 +52,7 @@ def _scores(source: SourceFile, call: ast.Call) -> ast.expr | None:
     if len(call.args) + len(call.keywords) < 2 and name not in ("sum", "logsumexp"):
         return None
     if _is_loss(source, call):
-        scores, targets = _argument(call, 0, "input"), _argument(call, 1, "target")
+        scores, targets = argument_node(call, "input", 0), argument_node(call, "target", 1)
         return scores if targets is not None and not _is_diagonal(source, targets) else None
     if name == "sum" and isinstance(call.func, ast.Name):
         return _looped(call)
@@ -85,11 +86,6 @@ def _looped(call: ast.Call) -> ast.expr | None:
                 case _:
                     pass
     return None
-
-
-def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    return named or (call.args[position] if len(call.args) > position else None)
 
 
 def _is_diagonal(source: SourceFile, targets: ast.expr) -> bool:

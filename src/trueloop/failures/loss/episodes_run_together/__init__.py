@@ -47,7 +47,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import enclosing_blocks
 from trueloop.analysis.queries.loops import assigned_names
-from trueloop.analysis.queries.possible_values import computed_from, possible_values
+from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, possible_values
 from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
@@ -183,12 +183,8 @@ def _is_reset(loop: Any, total: ast.stmt, target: Any) -> bool:
 def _is_one_of_several(source: SourceFile, loop: Any) -> bool:
     """Return True if another loop of the function selects what a loop runs over, as one for each episode does."""
     read = {each.id for each in nodes_in(loop, ast.Name)}
-    outer: Any = source.parents.get(id(loop))
-    while outer is not None and not isinstance(outer, ast.FunctionDef | ast.Module):
-        if isinstance(outer, ast.For) and read & {each.id for each in nodes_in(outer.target, ast.Name)}:
-            return True
-        outer = source.parents.get(id(outer))
-    return False
+    outer = [each.target for each in enclosing_nodes(source, loop) if isinstance(each, ast.For)]
+    return any(each.id in read for target in outer for each in nodes_in(target, ast.Name))
 
 
 def _sums_in_calls(source: SourceFile) -> Iterator[_Sum]:

@@ -88,9 +88,7 @@ def _additions(loop: BatchLoop) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
 
 def _shares_of_full_batches(source: SourceFile, loop: BatchLoop, statement: ast.stmt, value: ast.expr) -> Iterator[Hit]:
     """Yield the addition of ``(predicted == labels).sum() / batch_size``, which is too low for a smaller last batch."""
-    share = without_conversions(value)
-    values = assigned_in(loop.node, share.id) if isinstance(share, ast.Name) else []
-    share = _without_constant_factor(without_conversions(values[0]) if len(values) == 1 else share)
+    share = _without_constant_factor(without_conversions(_assigned_once(loop.node, without_conversions(value))))
     match share:
         case ast.BinOp(op=ast.Div(), left=count, right=size) if is_size_of_full_batches(source, size, loop.node):
             count = _without_constant_factor(without_conversions(count))
@@ -108,9 +106,7 @@ def _shares_of_full_batches(source: SourceFile, loop: BatchLoop, statement: ast.
 
 def _means_of_means(source: SourceFile, loop: BatchLoop, statement: ast.stmt, value: ast.expr) -> Iterator[Hit]:
     """Yield the addition of ``loss.item() / batch_size``, where PyTorch's loss already is a mean over the batch."""
-    added = without_conversions(value)
-    values = assigned_in(loop.node, added.id) if isinstance(added, ast.Name) else []
-    match values[0] if len(values) == 1 else added:
+    match _assigned_once(loop.node, without_conversions(value)):
         case ast.BinOp(op=ast.Div(), left=loss, right=size) as share if without_conversions(loss) is not loss:
             pass
         case _:
@@ -177,11 +173,7 @@ def _other_loader(
 
 def _is_of_other_loader(source: SourceFile, loop: BatchLoop, divisor: ast.expr) -> bool:
     """Return True for the length of a loader, or of its dataset, that certainly is not the one of a loop."""
-    counted = _resolved(loop, without_conversions(divisor))
-    if isinstance(counted, ast.Name):
-        values = assigned_in(source.tree, counted.id)
-        counted = values[0] if len(values) == 1 else counted
-    match counted:
+    match _assigned_once(source.tree, _resolved(loop, without_conversions(divisor))):
         case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(value=other, attr="dataset" | "sampler")]):
             pass
         case ast.Call(func=ast.Name(id="len"), args=[other]):
@@ -318,10 +310,7 @@ def _term(source: SourceFile, loop: BatchLoop, value: ast.expr) -> Term | None:
     inner = without_conversions(value)
     if _is_mean_loss(source, loop, value):
         return Term.MEAN
-    if isinstance(inner, ast.Name):
-        values = assigned_in(loop.node, inner.id)
-        inner = without_conversions(values[0]) if len(values) == 1 else inner
-    match inner:
+    match without_conversions(_assigned_once(loop.node, inner)):
         case ast.Call(func=ast.Attribute(attr="sum" | "mean" as how, value=of), args=args):
             compared = args[0] if dotted_name(of) in ("torch", "np", "numpy") and args else of
         case _:
@@ -333,11 +322,8 @@ def _term(source: SourceFile, loop: BatchLoop, value: ast.expr) -> Term | None:
 
 def _is_check(loop: BatchLoop, node: ast.expr) -> bool:
     """Return True for a comparison of predictions with labels: ``predicted == labels``."""
-    node = without_conversions(node)
-    if isinstance(node, ast.Name):
-        values = assigned_in(loop.node, node.id)
-        node = without_conversions(values[0]) if len(values) == 1 else node
-    sides = compared_sides(node)
+    node = _assigned_once(loop.node, without_conversions(node))
+    sides = compared_sides(without_conversions(node))
     is_prediction = any("pred" in ast.unparse(each) or is_label(each) or _is_class(loop, each) for each in sides)
     return is_prediction and not any(map(_is_constant, sides))
 
@@ -374,15 +360,15 @@ def _is_mean_loss(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
 
 def _is_sum_of_means(source: SourceFile, loop: BatchLoop, loss: ast.Name) -> bool:
     """Return True for a variable with a backward pass that is computed from means, and from no sums."""
-    owners = [getattr(each.func, "value", None) for each in nodes_in(loop.node, ast.Call) if _is_backward(each)]
+    owners = [
+        getattr(each.func, "value", None)
+        for each in nodes_in(loop.node, ast.Call)
+        if last_name(each.func) == "backward"
+    ]
     if loss.id not in [getattr(each, "id", "") for each in owners]:
         return False
     called = {last_name(each.func) for each in computed_from(source, loss) if isinstance(each, ast.Call)}
     return "mean" in called and not called & {"sum", "len", "logsumexp"}
-
-
-def _is_backward(call: ast.Call) -> bool:
-    return last_name(call.func) == "backward"
 
 
 def _without_reduction(source: SourceFile, loop: BatchLoop, node: ast.expr) -> ast.expr:
@@ -508,8 +494,14 @@ def _count_texts(loop: BatchLoop, number: ast.expr) -> set[str]:
 
 def _resolved(loop: BatchLoop, node: ast.expr) -> ast.expr:
     """Return the value of a variable that the function assigns once, or the node itself."""
-    values = assigned_in(loop.function, node.id) if isinstance(node, ast.Name) else []
-    return values[0] if len(values) == 1 and not _is_constant(values[0]) else node
+    value = _assigned_once(loop.function, node)
+    return node if _is_constant(value) else value
+
+
+def _assigned_once(scope: ast.AST, node: ast.expr) -> ast.expr:
+    """Return the value of a variable that a loop or function assigns once, or the node itself."""
+    values = assigned_in(scope, node.id) if isinstance(node, ast.Name) else []
+    return values[0] if len(values) == 1 else node
 
 
 _COUNTS: Final = "len(|enumerate(|.size(0)|.shape[0]|+= 1|+=1|batch_size"

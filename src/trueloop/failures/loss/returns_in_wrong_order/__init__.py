@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import nodes_in, walk
@@ -180,16 +181,8 @@ def _discounts(node: ast.expr, name: str) -> bool:
     """Return True for a product of a variable and a discount."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return False
-    factors = [*_factors(node)]
+    factors = product_factors(node)
     return any(isinstance(each, ast.Name) and each.id == name for each in factors) and any(map(_is_discount, factors))
-
-
-def _factors(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        yield from _factors(node.left)
-        yield from _factors(node.right)
-    else:
-        yield node
 
 
 def _is_discount(node: ast.expr) -> bool:

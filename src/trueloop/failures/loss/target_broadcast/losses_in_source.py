@@ -2,10 +2,11 @@
 
 import ast
 from collections.abc import Iterator
+from itertools import takewhile
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.broadcast_pairs import Pair, is_in_total, pair_of
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.queries.target_shapes import PER_ITEM_LOSSES, Shapes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
@@ -30,12 +31,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _is_read(source: SourceFile, node: ast.expr) -> bool:
     """Return True for a metric, ``(a - b).abs().mean().item()``; see EVL018."""
-    parent = source.parents.get(id(node))
-    while isinstance(parent, ast.Attribute | ast.Call | ast.BinOp):
-        if isinstance(parent, ast.Attribute) and parent.attr == "item":
-            return True
-        parent = source.parents.get(id(parent))
-    return False
+    kinds = ast.Attribute | ast.Call | ast.BinOp
+    around = takewhile(lambda each: isinstance(each, kinds), enclosing_nodes(source, node))
+    return any(isinstance(each, ast.Attribute) and each.attr == "item" for each in around)
 
 
 def _hit(pair: Pair, severity: Severity | None) -> Hit:

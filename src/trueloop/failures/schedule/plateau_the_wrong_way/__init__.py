@@ -44,6 +44,7 @@ from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.program_files import parse_files
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.metric_names import better_direction, metric_name, name_of_computed
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SourceLocation
@@ -158,9 +159,7 @@ def _switch_mode(source: SourceFile, scheduler: AbstractValue, mode: str) -> Fix
     call = scheduler.node
     if not isinstance(call, ast.Call):
         return None
-    argument = next(
-        (each.value for each in call.keywords if each.arg == "mode"), call.args[1] if call.args[1:] else None
-    )
+    argument = argument_node(call, "mode", 1)
     if argument is None:
         end = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
         edit = Edit(end, end, f', mode="{mode}"')

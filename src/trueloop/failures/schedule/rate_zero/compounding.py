@@ -9,8 +9,9 @@ from typing import Any, Final
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes, origins, possible_values
+from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import encloses, nodes_in
 
 _RATE: Final = re.compile(r"(^|_)(lr|learning_?rate|rate)($|_)", re.IGNORECASE)
 _COUNTER: Final = re.compile(r"step|epoch|iter|(^|_)(it|t|i|n|update|updates|ep|progress)($|_)", re.IGNORECASE)
@@ -46,19 +47,12 @@ def _factor(source: SourceFile, statement: ast.Assign | ast.AugAssign, target: a
         case ast.AugAssign(op=ast.Mult(), value=value):
             return value
         case ast.Assign(value=ast.BinOp(op=ast.Mult()) as product):
-            parts = list(_factors(product))
+            parts = list(product_factors(product))
             old = [each for each in parts if _is_old(source, each, target)]
             rest = [each for each in parts if each not in old]
             return None if len(old) != 1 or not rest else rest[0] if len(rest) == 1 else product
         case _:
             return None
-
-
-def _factors(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        yield from (*_factors(node.left), *_factors(node.right))
-    else:
-        yield node
 
 
 def _is_old(source: SourceFile, node: ast.expr, target: ast.expr) -> bool:
@@ -146,12 +140,12 @@ def _progress(factor: ast.expr, is_counter: Callable[[ast.AST], bool]) -> bool:
         return False
     counted = [each for each in nodes_in(factor, ast.Name, ast.Attribute) if is_counter(each)]
     conditions = [*nodes_in(factor, ast.Compare), *(e.test for e in nodes_in(factor, ast.IfExp))]
-    counted = [each for each in counted if not any(_contains(test, each) for test in conditions)]
+    counted = [each for each in counted if not any(encloses(test, each) for test in conditions)]
     remainders = [each for each in nodes_in(factor, ast.BinOp) if isinstance(each.op, ast.Mod)]
-    if len(counted) != 1 or any(_contains(each, counted[0]) for each in remainders):
+    if len(counted) != 1 or any(encloses(each, counted[0]) for each in remainders):
         return False
     powers = [each for each in nodes_in(factor, ast.BinOp) if isinstance(each.op, ast.Div | ast.Pow)]
-    return any(_contains(each, counted[0]) for each in powers) and not _counts_down(factor, counted[0])
+    return any(encloses(each, counted[0]) for each in powers) and not _counts_down(factor, counted[0])
 
 
 def _counts_down(factor: ast.expr, counter: ast.AST) -> bool:
@@ -160,11 +154,7 @@ def _counts_down(factor: ast.expr, counter: ast.AST) -> bool:
     differences = [
         each for quotient in quotients for each in nodes_in(quotient.right, ast.BinOp) if isinstance(each.op, ast.Sub)
     ]
-    return any(_contains(each, counter) for each in differences)
-
-
-def _contains(outer: ast.AST, inner: ast.AST) -> bool:
-    return any(each is inner for each in ast.walk(outer))
+    return any(encloses(each, counter) for each in differences)
 
 
 def _is_counter(source: SourceFile, node: ast.AST) -> bool:
