@@ -4,6 +4,7 @@ import pytest
 
 HEAD = """
 import copy
+import numpy as np
 import torch
 from torch import nn
 from sklearn.model_selection import KFold, StratifiedKFold, TimeSeriesSplit
@@ -93,6 +94,17 @@ for number, (tr, va) in enumerate(folds(100, 5)):  # <- DAT001
     fit(model, optimizer, tr)
     print(number, score(model, va))
 """,
+    "folds as a difference of sets, with a new optimizer": """
+def make_folds(n, k):
+    order = torch.randperm(n).numpy()
+    for part in np.array_split(order, k):
+        yield np.setdiff1d(order, part), part
+model = build()
+for fold, (tr, va) in enumerate(make_folds(100, 5)):  # <- DAT001
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, tr)
+    print(fold, score(model, va))
+""",
     "a list of pairs that a function returns": """
 def pairs(n, k):
     parts, found = torch.randperm(n).chunk(k), []
@@ -121,6 +133,27 @@ for i in range(5):  # <- DAT001
 """,
 }
 CORRECT = {
+    "folds in the order of time, of which each adds to the training data": """
+def expanding_folds(n, k):
+    for i in range(1, k):
+        yield torch.arange(i * n // k), torch.arange(i * n // k, (i + 1) * n // k)
+model = build()
+optimizer = torch.optim.Adam(model.parameters())
+for tr, va in expanding_folds(100, 5):
+    print(score(model, va))
+    fit(model, optimizer, tr)
+""",
+    "folds as a difference of sets, with a new model": """
+def make_folds(n, k):
+    order = torch.randperm(n).numpy()
+    for part in np.array_split(order, k):
+        yield np.setdiff1d(order, part), part
+for fold, (tr, va) in enumerate(make_folds(100, 5)):
+    model = build()
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, tr)
+    print(fold, score(model, va))
+""",
     "a generator of folds, a new model": """
 def folds(n, k):
     parts = torch.randperm(n).chunk(k)

@@ -18,7 +18,8 @@ from trueloop.core.source_text import dotted_name, nodes_in
 _FOLDS: Final = re.compile(
     r"K?Fold(?!er)|ShuffleSplit|LeaveOneOut|LeaveOneGroupOut|(?<![a-z])(s?kf|skfold|cv)(?![a-z])"
 )
-_IN_ORDER: Final = re.compile(r"TimeSeries|[Pp]urged|[Rr]olling|[Ww]alk_?[Ff]orward")
+_FOLD_WORDS: Final = frozenset(("fold", "folds", "kfold", "kfolds"))
+_IN_ORDER: Final = re.compile(r"[Tt]ime_?[Ss]er|[Pp]urged|[Rr]olling|[Ww]alk_?[Ff]orward|[Ee]xpanding|[Oo]rdered")
 _JOINING: Final = frozenset(("cat", "concatenate", "concat", "hstack", "vstack", "sum", "ConcatDataset"))
 _TRANSPARENT: Final = frozenset(("enumerate", "tqdm", "list"))
 _SEED: Final = re.compile(r"seed\w*\(|set_rng_state")
@@ -112,10 +113,13 @@ def _iterates_own_folds(source: SourceFile, loop: ast.For) -> bool:
     while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
         iterable = iterable.args[0]
     if last_name(getattr(iterable, "func", None)) in ("range", "trange") and isinstance(loop.target, ast.Name):
-        is_named = bool(name_words(loop.target.id) & {"fold", "kfold"})
+        is_named = bool(name_words(loop.target.id) & _FOLD_WORDS)
         return is_named or (_leaves_one_out(loop, loop.target.id) and _evaluates(source, loop))
-    called = [called_function(source, each) for each in origins(source, iterable) if isinstance(each, ast.Call)]
+    made = [each for each in origins(source, iterable) if isinstance(each, ast.Call)]
+    called = [called_function(source, each) for each in made]
     is_own = any(each is not None and _leaves_one_out(each) for each in called)
+    names = [last_name(each.func) for each in made]
+    is_own = is_own or any(name_words(each) & _FOLD_WORDS and not _IN_ORDER.search(each) for each in names)
     return is_own and _uses_both_parts(loop) and _evaluates(source, loop)
 
 
