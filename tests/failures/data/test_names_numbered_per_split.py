@@ -492,6 +492,16 @@ MARKED = SORTED.replace(
 )
 SORTED_WRONG = {
     "a part lacks a class": "main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40)))\n",
+    "two mappings in a tuple": """
+class Songs(Songs):
+    def __init__(self, records):
+        self.records = records
+        self.encoders = ({name: i for i, name in enumerate(dict.fromkeys(n for n, _ in records))}, {"a": 0, "b": 1})
+    def __getitem__(self, i):
+        name, clip = self.records[i]
+        return clip, self.encoders[0][name]
+main(Songs(make(NAMES, 80)), Songs(make(NAMES[::-1], 40)))
+""",
     "a part of a dataset": "main(Songs(make(NAMES, 80)), Subset(Songs(make(['crow', 'wren'], 80)), range(40)))\n",
     "names in an array, numbered by searchsorted": """
 class Songs(Songs):
@@ -505,6 +515,17 @@ main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40)))
 }
 SORTED_RIGHT = {
     "all classes in both": "main(Songs(make(NAMES, 80)), Songs(make(NAMES, 40)))\n",
+    "mappings that are passed on": """
+class Songs(Songs):
+    def __init__(self, records, encoders=None):
+        self.records = records
+        self.encoders = encoders or ({name: i for i, name in enumerate(dict.fromkeys(n for n, _ in records))},)
+    def __getitem__(self, i):
+        name, clip = self.records[i]
+        return clip, self.encoders[0][name]
+train = Songs(make(NAMES, 80))
+main(train, Songs(make(NAMES[::-1], 40), train.encoders))
+""",
     "the last classes are missing": "main(Songs(make(NAMES, 80)), Songs(make(NAMES[:2], 40)))\n",
     "the classes are passed on": "main(Songs(make(NAMES, 80)), Songs(make(NAMES[1:], 40), NAMES))\n",
     "the number of a file": """

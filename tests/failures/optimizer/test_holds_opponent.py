@@ -35,6 +35,25 @@ FAULTY = {
 opt_g = torch.optim.Adam(itertools.chain(G.parameters(), D.parameters()), lr=2e-4)  # <- OPT018
 play(opt_g, torch.optim.Adam(D.parameters(), lr=2e-4))
 """,
+    "an adversarial autoencoder, whose encoder is in a third optimizer with the decoder": """
+encoder, decoder = nn.Linear(4, 2), nn.Linear(2, 4)
+opt_ae = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
+opt_d = torch.optim.Adam(D.parameters(), lr=2e-4)
+opt_g = torch.optim.Adam([*encoder.parameters(), *D.parameters()], lr=2e-4)  # <- OPT018
+for step in range(40):
+    x = torch.randn(16, 4)
+    opt_ae.zero_grad()
+    F.mse_loss(decoder(encoder(x)), x).backward()
+    opt_ae.step()
+    with torch.no_grad():
+        code = encoder(x)
+    opt_d.zero_grad()
+    (bce(D(draw()), ones) + bce(D(code), zeros)).backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    bce(D(encoder(x)), ones).backward()
+    opt_g.step()
+""",
     "a sum of lists": GAME
     + """
 first = torch.optim.RMSprop(list(G.parameters()) + list(D.parameters()), lr=2e-4)  # <- OPT018
@@ -89,6 +108,22 @@ for step in range(40):
 """
 
 CORRECT = {
+    "an adversarial autoencoder": """
+encoder, decoder = nn.Linear(4, 2), nn.Linear(2, 4)
+opt_ae = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
+opt_d, opt_g = torch.optim.Adam(D.parameters(), lr=2e-4), torch.optim.Adam(encoder.parameters(), lr=2e-4)
+for step in range(40):
+    x = torch.randn(16, 4)
+    opt_ae.zero_grad()
+    F.mse_loss(decoder(encoder(x)), x).backward()
+    opt_ae.step()
+    opt_d.zero_grad()
+    (bce(D(draw()), ones) + bce(D(encoder(x).detach()), zeros)).backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    bce(D(encoder(x)), ones).backward()
+    opt_g.step()
+""",
     "an optimizer each": GAME
     + """
 play(torch.optim.Adam(G.parameters(), lr=2e-4), torch.optim.Adam(D.parameters(), lr=2e-4))

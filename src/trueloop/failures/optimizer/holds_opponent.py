@@ -132,10 +132,10 @@ class Detector(BaseDetector):
         )
 
     def _is_trained_alone(self, larger: Ref, smaller: Ref, steps: _Steps) -> bool:
-        """Return True if a third optimizer has the parameters that only the larger one of two has."""
+        """Return True if a third optimizer has the parameters that only the larger one of two has, and no others."""
         rest = steps.parameters - self._optimizers[smaller].parameters
         others = [each for key, each in self._optimizers.items() if key is not larger and key is not smaller]
-        return any(rest <= each.parameters for each in others)
+        return any(rest <= each.parameters <= steps.parameters for each in others)
 
     def _evidence(self, event: StepTaken, smaller: Ref, steps: _Steps) -> Evidence:
         own = self.ownership.built_at(smaller)
@@ -162,7 +162,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if not _step_in_turn(source, larger, smaller):
                 continue
             rest = [e for e in calls if larger.covers(e.subject) and not _shares(smaller, e.subject)]
-            if any(other.covers(each.subject) for other in optimizers if other is not larger for each in rest):
+            parts = [e for e in optimizers if e is not larger and all(map(larger.covers, e.models()))]
+            if any(other.covers(each.subject) for other in parts for each in rest):
                 continue
             creation = next((each for each in source.ops(OpKind.CREATE) if each.subject is larger), None)
             judged = [each for each in calls if smaller.covers(each.subject)]

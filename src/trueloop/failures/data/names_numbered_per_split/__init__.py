@@ -76,11 +76,12 @@ _OPEN: Final = re.compile(
 
 _OTHER_PAIRS: Final = re.compile(r"triplet|n_?way|episod|re_?id\b|verification|siamese", re.IGNORECASE)
 _NUMBERING: Final = re.compile(
-    r"class|label|categor|target|vocab|word|tok|species|names?\b|to_?(i|idx|id|ix)\b|2", re.I
+    r"class|label|categor|target|vocab|word|tok|species|names?\b|to_?(i|idx|id|ix)\b|2|encod|mapping|lookup", re.I
 )
 """Names of attributes that hold the numbers of names."""
 _MAX_NAMES: Final = 20_000
 _MAX_DATASETS: Final = 8
+_MAX_PARTS: Final = 8  # mappings in one attribute, such as those of users and of items
 
 
 @dataclass(slots=True)
@@ -109,7 +110,8 @@ class Detector(BaseDetector):
         while (inner := getattr(dataset, "__dict__", {}).get("dataset")) is not None:
             dataset = inner
         for attribute, value in getattr(dataset, "__dict__", {}).items():
-            numbers = _numbers(value) if _NUMBERING.search(attribute) else None
+            parts = value if isinstance(value, tuple) and len(value) <= _MAX_PARTS else (value,)
+            numbers = next(filter(None, map(_numbers, parts)), None) if _NUMBERING.search(attribute) else None
             if numbers:
                 kind = type(dataset).__qualname__
                 self._datasets[event.loader] = _Dataset(kind, attribute, numbers, event.made_at or event.location)
