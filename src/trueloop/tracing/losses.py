@@ -312,6 +312,19 @@ def _pair_shapes(shape: Shape, result: Shape) -> tuple[Shape, Shape] | None:
     return shape, (result[0],) if len(shape) == 2 else (result[0], 1)
 
 
+def _larger_pair_shapes(node: Any, shape: Shape, result: Shape) -> tuple[Shape, Shape] | None:
+    """Return the shapes of both factors if they are (B, 1, H, W) and (B, H, W), and the product is (B, B, H, W).
+
+    Likewise (B, 1, L) and (B, L). Only a product has saved its other factor, whose shape is the proof.
+    """
+    if _name(node) != "Mul" or len(result) < 3 or result[0] != result[1]:
+        return None
+    other = saved_tensor(node, "other" if parent(node, 0) is not None else "self")
+    samples, _, *size = result
+    per_sample = {(samples, 1, *size), (samples, *size)}
+    return (shape, tuple(other.shape)) if other is not None and {shape, tuple(other.shape)} == per_sample else None
+
+
 def _sum(node: Any) -> LossNode | None:
     below = parent(node)
     name = _name(below)
@@ -619,7 +632,8 @@ def _broadcast_shapes(found: LossNode, call: LossCall | None) -> tuple[tuple[int
     if _name(unexpanded) == "Unsqueeze":
         return None
     if found.kind == "pairs":
-        return _pair_shapes(_shape_of(source), _shape_of(core))
+        shape, result = _shape_of(source), _shape_of(core)
+        return _pair_shapes(shape, result) if len(result) == 2 else _larger_pair_shapes(core, shape, result)
     below = parent(core) if found.kind == "l1" else core
     if call is not None and len(call.shapes) == 2:
         first, target = call.shapes if parent(below) is not None else call.shapes[::-1]  # mse_loss(target, prediction)

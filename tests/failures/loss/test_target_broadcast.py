@@ -227,6 +227,44 @@ def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
+IMAGES = """
+images, masks = torch.randn(8, 1, 6, 6), (torch.rand(8, 6, 6) > 0.7).float()
+net = nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+def dice(p, t):
+    p = torch.sigmoid(p)
+    return 1 - (2 * (p * t).sum((-2, -1)) + 1).div(p.sum((-2, -1)) + t.sum((-2, -1)) + 1).mean()
+for _ in range(5):
+    optimizer.zero_grad()
+    loss = {loss}
+    loss.backward()
+    optimizer.step()
+"""
+IMAGE_PAIRS = (
+    "dice(net(images), masks)",
+    "F.mse_loss(net(images), masks)",
+    "F.l1_loss(net(images).squeeze(1), masks[:, None])",
+)
+IMAGES_ALIKE = (
+    "dice(net(images), masks[:, None])",
+    "dice(net(images).squeeze(1), masks)",
+    "F.mse_loss(net(images), masks.unsqueeze(1))",
+    "(net(images) * torch.rand(6, 6)).mean()",
+    "(net(images) * torch.rand(8, 8, 6, 6)).mean()",
+    "(net(images).squeeze(1)[:, None] * masks[None]).mean()",
+)
+
+
+@pytest.mark.parametrize("loss", IMAGE_PAIRS)
+def test_run_reports_images_that_are_compared_with_all_masks(run, loss: str):
+    assert {code for code, _ in run(DATA + IMAGES.replace("{loss}", loss)).reported_lines} == {"LOS003"}
+
+
+@pytest.mark.parametrize("loss", IMAGES_ALIKE)
+def test_run_accepts_images_with_their_masks(run, loss: str):
+    assert "LOS003" not in {each.code for each in run(DATA + IMAGES.replace("{loss}", loss)).findings}
+
+
 EPISODES = """
 policy = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
 optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)

@@ -84,7 +84,8 @@ class Detector(BaseDetector):
                 continue
             prediction, target = loss.broadcast
             samples = prediction[0] if prediction else 0
-            per_sample = {(samples, 1), (samples,)}
+            size = min(prediction, target, key=len)[1:]  # of one sample: () for a number, (H, W) for an image
+            per_sample = {(samples, 1, *size), (samples, *size)}
             broadcast_before = (
                 prediction in per_sample and target == (samples, samples) and _are_broadcast(loss.targets, samples)
             )
@@ -98,7 +99,7 @@ class Detector(BaseDetector):
             self._pairs += by_hand
             if by_hand and self._pairs != MIN_PAIRS:
                 continue
-            has_column = "predictions" if len(prediction) == 2 else "targets"
+            has_column = "predictions" if prediction == (samples, 1, *size) else "targets"
             yield Evidence(
                 severity=Severity.WARNING if by_hand else None,
                 message=f"Predictions {_shape(prediction)} and targets {_shape(target)} are broadcast against each "
