@@ -88,7 +88,60 @@ def batch_loss(z, y):
     return F.triplet_margin_loss(z, z[hard_positive], z[hard_negative])
 """,
 }
+FAULTY |= {
+    "a product with a mask": """
+def batch_loss(z, y):
+    dist = ((z[None] - z[:, None]).pow(2).sum(-1) + 1e-12).sqrt()
+    same = y.unsqueeze(0) == y.unsqueeze(1)
+    far = (dist * same).max(dim=1).values
+    near = (dist * ~same).min(dim=1).values  # <- LOS067
+    return F.relu(far - near + 0.2).mean()
+""",
+    "a mask of numbers": """
+def batch_loss(z, y):
+    d = torch.cdist(z, z)
+    different = y[:, None].ne(y[None])
+    different = different.float()
+    positive, _ = torch.max(d * (1 - different), dim=1)
+    negative, _ = torch.min(different * d, dim=1)  # <- LOS067
+    return F.relu(positive - negative + 0.2).mean()
+""",
+    "the nearest other centre": """
+def batch_loss(z, y):
+    centres = torch.stack([z[y == k].mean(0) for k in range(3)])
+    gaps = torch.cdist(centres, centres)
+    nearest = (gaps * (1 - torch.eye(3))).min(1).values  # <- LOS067
+    return F.relu(1 - nearest).mean() + z.pow(2).max() * 0.01
+""",
+}
 CORRECT = {
+    "a product with a mask, and a large number elsewhere": """
+def batch_loss(z, y):
+    dist = torch.cdist(z, z)
+    same = (y[:, None] == y[None]).float()
+    far = (dist * same).max(1).values
+    near = (dist * (1 - same) + 1e6 * same).min(1).values
+    return F.relu(far - near + 0.2).mean()
+""",
+    "weights, not a mask": """
+def batch_loss(z, y):
+    dist, weight = torch.cdist(z, z), torch.rand(len(y))
+    same = y[:, None] == y[None]
+    far = dist.masked_fill(~same, -1.0).max(1).values
+    return F.relu(far - (weight * dist.masked_fill(same, 1e6)).min(1).values + 0.2).mean()
+""",
+    "a minimum of signed values": """
+def batch_loss(z, y):
+    low = (z * (y > 0)[:, None].float()).min(dim=1).values
+    return F.relu(low + z.max(dim=1).values).mean()
+""",
+    "a row without its own distance": """
+def batch_loss(z, y):
+    dist = torch.cdist(z, z)
+    same = y[:, None] == y[None]
+    near = dist[~same].min()
+    return F.relu(dist[same].max() - near + 0.2)
+""",
     "batch hard": """
 def batch_loss(z, y):
     d = torch.cdist(z, z)

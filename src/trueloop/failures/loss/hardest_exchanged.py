@@ -1,11 +1,12 @@
-"""Batch-hard triplet mining takes the nearest positive and the farthest negative.
+"""Batch-hard triplet mining takes the nearest positive and the farthest negative, or a pair that is left out.
 
 What you see
     The triplet loss is 0 after a few steps, while the retrieval accuracy hardly rises: all triplets are easy ones.
 
 Why it happens
     The hardest positive is the one with the largest distance, the hardest negative the one with the smallest. With
-    ``min`` and ``max`` exchanged, the loss has the same shape and falls even faster.
+    ``min`` and ``max`` exchanged, the loss has the same shape and falls even faster. And a mask that multiplies the
+    distances sets those of the pairs it leaves out to 0, which ``min`` then always takes.
 
 Fix
     Take the maximum over the positives and the minimum over the negatives; for similarities the other way round.
@@ -23,7 +24,8 @@ How it is detected
     masked distances, directly, in a hinge, ``softplus`` or ``margin_ranking_loss``; for similarities, the same
     difference. Or a value that is called the hardest positive is a minimum of distances, or one called the hardest
     negative a maximum, also as indices; for similarities the opposite. The same holds for several pairs that ``topk``,
-    ``argsort`` or ``argpartition`` selects within something called hard. Distances are recognised by ``cdist``, a norm
+    ``argsort`` or ``argpartition`` selects within something called hard. And it finds a minimum of distances that are
+    multiplied by the result of a comparison. Distances are recognised by ``cdist``, a norm
     or their name, similarities by ``@``, ``matmul``, ``cosine_similarity`` or their name.
 
 References
@@ -37,7 +39,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import computed_from, origins, unpacked_call
+from trueloop.analysis.queries.possible_values import computed_from, origins, unpacked_call, without_cycles
 from trueloop.analysis.queries.reductions import reduction
 from trueloop.analysis.queries.signed_terms import Term, may_ascend, minimised_terms, signed_terms
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -67,7 +69,8 @@ class _Extremum(NamedTuple):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each selection of the easiest instead of the hardest pair."""
+    """Yield each selection of the easiest instead of the hardest pair, or of a pair that is left out."""
+    yield from _zeroed(source)
     reported = set[int]()
     for extremum, is_positive, name in _named(source):
         if extremum.is_largest is (is_positive is (extremum.kind == "similarity")):
@@ -90,6 +93,43 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if len(kinds) == 1 and id(wrong.call) not in reported:
             reported |= {id(each.call) for each in (*added, *subtracted)}
             yield _hit(wrong, "the hardest positive", ast.unparse(terms[0].node))
+
+
+def _zeroed(source: SourceFile) -> Iterator[Hit]:
+    """Yield each minimum of distances times a mask: the pairs that the mask leaves out have the distance 0."""
+    for call in source.all_calls:
+        found = reduction(call, _SMALLEST)
+        for product in origins(source, found.operand, 3) if found is not None else ():
+            match product:
+                case ast.BinOp(op=ast.Mult(), left=left, right=right):
+                    pass
+                case _:
+                    continue
+            for mask, values in ((left, right), (right, left)):
+                if _is_mask(source, mask) and not _is_mask(source, values) and _kind(source, values) == "distance":
+                    yield Hit(
+                        message=f"`{ast.unparse(call)}` takes a pair that `{ast.unparse(mask)}` leaves out: its "
+                        "distance is set to 0, and no other one is smaller.",
+                        node=call,
+                    )
+
+
+@without_cycles(False)
+def _is_mask(source: SourceFile, node: ast.expr) -> bool:
+    """Return True for the result of a comparison, also inverted, combined with another one or as numbers."""
+    for each in origins(source, node, 3):
+        match each:
+            case ast.Compare() | ast.UnaryOp(op=ast.Invert()) | ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+                return True
+            case ast.Call(func=ast.Attribute(attr="eq" | "ne" | "logical_not" | "logical_and" | "bool")):
+                return True
+            case ast.Call(func=ast.Attribute(attr="float" | "int" | "long" | "to" | "type_as", value=inner)):
+                return _is_mask(source, inner)
+            case ast.BinOp(op=ast.Sub(), left=ast.Constant(value=1), right=inner):
+                return _is_mask(source, inner) or last_name(getattr(inner, "func", None)) == "eye"
+            case _:
+                pass
+    return False
 
 
 def _hit(extremum: _Extremum, role: str, where: str) -> Hit:
@@ -290,7 +330,7 @@ print(loss.item())
 
 FAILURE = Failure(
     code="LOS067",
-    title="Hardest positive and negative are the easiest ones",
+    title="Hardest positive and negative are not the hardest ones",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(
@@ -300,6 +340,7 @@ FAILURE = Failure(
             "masked_fill(same, -1e6).max(1)": "masked_fill(same, 1e6).min(1)",
         },
     ),
-    fix="Take the largest distance of the positives and the smallest of the negatives.",
+    fix="Take the largest distance of the positives and the smallest of the negatives; leave others out with "
+    "`masked_fill`.",
     rule=RULE,
 )
