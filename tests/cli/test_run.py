@@ -149,8 +149,10 @@ def test_ctrl_c_reaches_the_script_and_the_report_is_printed(program: Callable[.
         """
     )
     command = [sys.executable, "-m", "trueloop", "run", "train.py"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # pyright: ignore[reportArgumentType]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # A shell starts background jobs, such as these tests, with Ctrl-C ignored, and children inherit that.
+    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)

@@ -50,7 +50,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import encloses, is_none, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 from trueloop.failures.loss.flattened_in_other_order import MIN_TOKENS, TokenReader
-from trueloop.tracing.events import BackwardStarted, LossRecord
+from trueloop.tracing.events import BackwardStarted, LossRecord, ModelCalled
 
 _LABELS: Final = frozenset(("label", "labels", "target", "targets"))
 _MANY: Final = re.compile(r":\s?-1\b")
@@ -65,6 +65,10 @@ class Detector(TokenReader):
     def __init__(self) -> None:
         super().__init__()
         self._read = self._times = 0
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Record the tokens that a model gets."""
+        super().on_model_called(event)
 
     def on_backward_started(self, event: BackwardStarted) -> Evidence | None:
         """Return evidence for the second such loss: several losses may predict several tokens."""
