@@ -385,7 +385,63 @@ def train(encoder, decoder, criterion, optimizer, src, target):
 criterion = nn.CrossEntropyLoss()
 """,
 }
+WHOLE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = nn.Embedding(12, 16), nn.Embedding(12, 16)
+        self.encoder = nn.GRU(16, 16, batch_first=True)
+        self.decoder, self.head = nn.GRU(16, 16, batch_first=True), nn.Linear(16, 12)
+    def forward(self, src, tgt):
+        return self.head(self.decoder(self.target(tgt), self.encoder(self.source(src))[1])[0])
+
+def train(model, loader, optimizer):
+    for epoch in range(3):
+        for src, tgt in loader:
+            {lines}
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def whole(*lines: str) -> str:
+    return WHOLE.replace("{lines}", "\n            ".join(lines))
+
+
+FED |= {
+    "all tokens at once": whole(
+        "logits = model(src, tgt[:, 1:])  # <- MDL014",
+        "loss = F.cross_entropy(logits.reshape(-1, 12), tgt[:, 1:].reshape(-1))",
+    ),
+    "all tokens, in variables": whole(
+        "labels = tgt[:, 1:]",
+        "decoder_input = tgt[:, 1:]",
+        "logits = model(src, decoder_input)  # <- MDL014",
+        "loss = F.cross_entropy(logits.transpose(1, 2), labels.long())",
+    ),
+    "all tokens, time first": whole(
+        "out = model(src, tgt[1:])  # <- MDL014", "loss = F.cross_entropy(out.view(-1, 12), tgt[1:].reshape(-1))"
+    ),
+}
 NOT_FED = {
+    "all tokens but the last": whole(
+        "logits = model(src, tgt[:, :-1])", "loss = F.cross_entropy(logits.reshape(-1, 12), tgt[:, 1:].reshape(-1))"
+    ),
+    "the tokens of an autoencoder": whole(
+        "logits = model(tgt[:, 1:])", "loss = F.cross_entropy(logits.reshape(-1, 12), tgt[:, 1:].reshape(-1))"
+    ),
+    "labels of the words": whole(
+        "logits = model(src[:, 1:], tgt.new_ones(3))",
+        "loss = F.cross_entropy(logits.reshape(-1, 12), tgt[:, 1:].reshape(-1))",
+    ),
+    "other tokens under the same name": whole(
+        "logits = model(src, tgt[:, 1:-1])", "loss = F.cross_entropy(logits.reshape(-1, 12), tgt[:, 1:].reshape(-1))"
+    ),
     "the token before": decoder(
         "for t in range(1, trg.size(1)):", "    logits, hidden = self.step(trg[:, t - 1], hidden)", APPEND
     ),

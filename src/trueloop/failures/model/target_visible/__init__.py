@@ -34,7 +34,8 @@ How it is detected
     The linter reports a ``TransformerEncoder``, an attention or a bidirectional layer that a ``forward`` calls without
     a mask, if the program has an embedding and a cross-entropy, makes no causal mask that it reads, takes two slices
     of one sequence that are shifted by one position, and has no decoder or second input. It also reports a decoder that
-    gets ``targets[:, t]`` at the step of a loop that predicts this token.
+    gets ``targets[:, t]`` at the step of a loop that predicts this token, and ``model(source, targets[:, 1:])`` in a
+    loss with ``targets[:, 1:]``.
 
 References
     karpathy/minGPT#75, on the causal mask, https://github.com/karpathy/minGPT/issues/75
@@ -49,7 +50,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.model.target_visible.no_causal_mask import find_missing_masks
-from trueloop.failures.model.target_visible.own_target_fed import find_fed_targets
+from trueloop.failures.model.target_visible.own_target_fed import find_fed_targets, find_unshifted_inputs
 from trueloop.tracing.events import InformationFlowProbed, TargetSeen
 
 
@@ -97,6 +98,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield what lets a position see its target: a layer without a causal mask, or the target as the input."""
     yield from find_missing_masks(source)
     yield from find_fed_targets(source)
+    yield from find_unshifted_inputs(source)
 
 
 RULE = Rule(

@@ -1,4 +1,4 @@
-"""Finds decoders that get, at each step of a loop, the token that they shall predict at this step."""
+"""Finds decoders that get the token that they shall predict, at each step of a loop or for all steps at once."""
 
 import ast
 import re
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, is_label, is_loss_call
+from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
@@ -13,6 +14,7 @@ from trueloop.core.source_text import dotted_name, integer, nodes_in
 
 _STEP: Final = re.compile(r"^self\.|decod|embed|cell|rnn|gru|lstm|model", re.IGNORECASE)
 """Names of what a decoder calls for one step."""
+_SHAPED: Final = frozenset(("reshape", "view", "flatten", "contiguous", "transpose", "permute", "float", "long", "to"))
 
 
 def find_fed_targets(source: SourceFile) -> Iterator[Hit]:
@@ -37,6 +39,28 @@ def find_fed_targets(source: SourceFile) -> Iterator[Hit]:
                 related=((call, "passed here"),) if call.lineno != fed.lineno else (),
             )
             break
+
+
+def find_unshifted_inputs(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``model(source, targets[:, 1:])`` whose output a loss compares with ``targets[:, 1:]``."""
+    for loss in source.all_calls:
+        if len(loss.args) < 2 or not is_loss_call(source, loss):
+            continue
+        outputs, targets = ([*origins(source, without_methods(each, _SHAPED), 2)] for each in loss.args[:2])
+        predicted = {ast.unparse(each) for each in targets if isinstance(each, ast.Subscript) and _drops_first(each)}
+        calls = [each for each in outputs if isinstance(each, ast.Call) and len(each.args) > 1] if predicted else []
+        for call in calls:
+            given = [value for each in call.args for value in origins(source, each, 2)]
+            fed = next((each for each in given if ast.unparse(each) in predicted), None)
+            if fed is not None and function_of(source, call) is function_of(source, loss):
+                yield Hit(
+                    message=f"`{ast.unparse(call)[:80]}` gets `{ast.unparse(fed)}`, the tokens that it is trained to "
+                    "predict. Pass the ones before them, without the last one: `[:, :-1]`.",
+                    node=call,
+                    severity=Severity.WARNING,
+                    related=((loss, "compared with the same tokens"),),
+                )
+                break
 
 
 def _is_at(node: Any, step: str) -> bool:
