@@ -548,3 +548,73 @@ def test_run_reports_other_numbers_in_a_held_out_dataset(run_reports, script):
 @pytest.mark.parametrize("script", SORTED_RIGHT.values(), ids=SORTED_RIGHT)
 def test_run_accepts_equal_numbers(run_is_clean, script):
     run_is_clean(SORTED + script)
+
+
+BY_DEFAULT = """
+import torch
+from collections import Counter
+from torch.utils.data import DataLoader, Dataset
+
+def build_vocab(texts):
+    counts = Counter(w for t in texts for w in t.split())
+    return {w: i + 1 for i, (w, _) in enumerate(counts.most_common(5000))}
+
+class Reviews(Dataset):
+    def __init__(self, texts, labels, vocab=None):
+        self.texts, self.labels = texts, labels
+        {numbered}
+    def __len__(self):
+        return len(self.texts)
+    def __getitem__(self, i):
+        return torch.tensor([self.vocab.get(w, 0) for w in self.texts[i].split()]), self.labels[i]
+
+def main(train_texts, train_labels, test_texts, test_labels, vocab):
+    {made}
+    return DataLoader(train_set, 32, shuffle=True), DataLoader(test_set, 32)
+"""
+
+
+def by_default(*numbered: str, made: str) -> str:
+    return BY_DEFAULT.replace("{numbered}", "\n        ".join(numbered)).replace("{made}", made)
+
+
+IF_NONE = ("if vocab is None:", "    vocab = build_vocab(texts)", "self.vocab = vocab")
+ALONE = "train_set = Reviews(train_texts, train_labels)\n    test_set = Reviews(test_texts, test_labels)"
+NOT_GIVEN = {
+    "a condition": by_default(*IF_NONE, made=ALONE + "  # <- DAT026"),
+    "or": by_default("self.vocab = vocab or build_vocab(texts)", made=ALONE + "  # <- DAT026"),
+    "a conditional expression": by_default(
+        "self.vocab = vocab if vocab is not None else build_vocab(texts)", made=ALONE + "  # <- DAT026"
+    ),
+    "sorted words, in the class": by_default(
+        "if not vocab:",
+        "    words = sorted(set(w for t in texts for w in t.split()))",
+        "    self.vocab = {w: i for i, w in enumerate(words)}",
+        "else:",
+        "    self.vocab = vocab",
+        made=ALONE + "  # <- DAT026",
+    ),
+}
+GIVEN = {
+    "that of the training part": by_default(
+        *IF_NONE, made=ALONE.replace("test_labels)", "test_labels, train_set.vocab)")
+    ),
+    "by name": by_default(*IF_NONE, made=ALONE.replace("test_labels)", "test_labels, vocab=train_set.vocab)")),
+    "one for both": by_default(*IF_NONE, made=ALONE.replace("labels)", "labels, vocab)")),
+    "sorted classes, which both parts have": by_default(*IF_NONE, made=ALONE)
+    .replace("vocab", "classes")
+    .replace("counts.most_common(5000)", "sorted(counts.items())"),
+    "a vocabulary that does not follow from the records": by_default(
+        "self.vocab = vocab or build_vocab(open('words.txt'))", made=ALONE
+    ),
+}
+
+
+@pytest.mark.parametrize("script", NOT_GIVEN.values(), ids=NOT_GIVEN)
+def test_numbers_that_no_part_passes_on_are_reported(lint_reports, script: str):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("script", GIVEN.values(), ids=GIVEN)
+def test_numbers_that_are_passed_on_are_accepted(lint_is_clean, script: str):
+    lint_is_clean(script, "DAT026")

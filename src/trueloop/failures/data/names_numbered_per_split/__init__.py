@@ -56,11 +56,18 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.held_out_names import is_held_out, is_training
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import encloses, nodes_in, walk
-from trueloop.failures.data.names_numbered_per_split.numbered_parts import ADDING, find_numbered_parts
+from trueloop.failures.data.names_numbered_per_split.numbered_parts import (
+    ADDING,
+    Numbering,
+    find_numbered_parts,
+    numberings,
+)
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref, WatchEnded
 
@@ -79,6 +86,7 @@ _NUMBERING: Final = re.compile(
     r"class|label|categor|target|vocab|word|tok|species|names?\b|to_?(i|idx|id|ix)\b|2|encod|mapping|lookup", re.I
 )
 """Names of attributes that hold the numbers of names."""
+_SORTED: Final = re.compile(r"sorted\(|\.sort\(|unique\(|Encoder\(")
 _MAX_NAMES: Final = 20_000
 _MAX_DATASETS: Final = 8
 _MAX_PARTS: Final = 8  # mappings in one attribute, such as those of users and of items
@@ -174,7 +182,7 @@ _ALL_CLASSES: Final = frozenset(("cats", "categories", "getCatIds", "loadCats", 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each numbering of names that a training part and a held-out part do on their own."""
-    found = [*find_numbered_parts(source), *_numbered_datasets(source)]
+    found = [*find_numbered_parts(source), *_numbered_datasets(source), *_numbered_by_default(source)]
     if found and not _OTHER_CLASSES.search(source.text.source):
         yield from found
 
@@ -199,6 +207,58 @@ def _numbered_datasets(source: SourceFile) -> Iterator[Hit]:
                 node=numbered[2],
                 related=((pair[0], "the training part"), (pair[1], "the held-out part")),
             )
+
+
+def _numbered_by_default(source: SourceFile) -> Iterator[Hit]:
+    """Yield each numbering by a class that gets none, ``if vocab is None: vocab = number(records)``, for both parts."""
+    found = numberings(source)
+    for definition in source.nodes_of(ast.ClassDef) if found else ():
+        init = next((e for e in definition.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"), None)
+        inside = [each for each in found if init is not None and encloses(init, each.node)]
+        pair = _parts(source, definition.name) if inside else None
+        if init is None or pair is None:
+            continue
+        positions = {each.arg: number for number, each in enumerate(init.args.args[1:])}
+        following = _following(init, _differing(init, *pair))
+        for each in inside:
+            given = [name for name in _replaced(source, init, each.node) if name in positions]
+            is_passed = any(
+                len(call.args) > positions[name] or name in [word.arg for word in call.keywords]
+                for call in pair
+                for name in given
+            )
+            follows = any(_path(part) in following for part in walk(each.names))
+            if given and not is_passed and follows and not _is_complete(source, init, each, given[0]):
+                yield Hit(
+                    message=f"`{ast.unparse(pair[0])}` and `{ast.unparse(pair[1])}` number their names on their own, "
+                    f"because neither gets `{given[0]}`: equal numbers stand for different names.",
+                    node=pair[1],
+                    related=((pair[0], "the training part"), (each.node, "numbered here")),
+                )
+                break
+
+
+def _is_complete(source: SourceFile, init: ast.FunctionDef, numbering: Numbering, parameter: str) -> bool:
+    """Return True for sorted names, such as classes, of which each part may have all: the numbers are then equal."""
+    function = called_function(source, numbering.node) if isinstance(numbering.node, ast.Call) else None
+    text = ast.unparse(init) + ("" if function is None else ast.unparse(function))
+    return _SORTED.search(text) is not None and not _OPEN.search(parameter)
+
+
+def _replaced(source: SourceFile, init: ast.FunctionDef, node: ast.AST) -> set[str]:
+    """Return the parameters that a condition around a node asks for: what is done if they are not given."""
+    names: set[str] = set()
+    for around in enclosing_nodes(source, node):
+        if around is init:
+            break
+        match around:
+            case ast.If(test=test) | ast.IfExp(test=test):
+                names |= {each.id for each in nodes_in(test, ast.Name)}
+            case ast.BoolOp(op=ast.Or(), values=[ast.Name(id=name), *_]):
+                names.add(name)
+            case _:
+                pass
+    return names
 
 
 def _numbering(methods: list[ast.FunctionDef], init: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:

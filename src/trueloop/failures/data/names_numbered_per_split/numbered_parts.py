@@ -42,7 +42,7 @@ class Numbering(NamedTuple):
 
 def find_numbered_parts(source: SourceFile) -> Iterator[Hit]:
     """Yield each place that numbers the names of a held-out part, after another one for those of the training part."""
-    found = _numberings(source)
+    found = numberings(source)
     reported: set[int] = set()
     for each in found:
         loop = _loop_over_parts(source, each)
@@ -78,7 +78,7 @@ def _text(numbering: Numbering) -> str:
     return ast.unparse(numbering.node) if isinstance(numbering.node, ast.expr) else ast.unparse(numbering.names)
 
 
-def _numberings(source: SourceFile) -> list[Numbering]:
+def numberings(source: SourceFile) -> list[Numbering]:
     """Return all places that number names, and the calls of functions that do so with what they get."""
     found = [*_by_calls(source), *_by_dictionaries(source), *_by_loops(source)]
     known: dict[str, bool] = {}
