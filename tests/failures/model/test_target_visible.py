@@ -452,6 +452,28 @@ NOT_FED = {
         APPEND,
         "    token = trg[:, t]",
     ),
+    "taken over after the step, with a loss in the loop": """
+import torch
+from torch import nn
+
+def train(encoder, decoder, criterion, optimizer, src, target):
+    embedding = nn.Embedding(9, 8)
+    hidden, token, loss = encoder(src), torch.zeros(1).long(), 0
+    if torch.rand(1) < 0.5:
+        for step in range(target.size(0)):
+            output, hidden = decoder(token, hidden)
+            loss += criterion(output, target[step])
+            token = target[step]
+    else:
+        for step in range(target.size(0)):
+            output, hidden = decoder(token, hidden)
+            token = output.argmax(-1).detach()
+            loss += criterion(output, target[step])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+criterion = nn.CrossEntropyLoss()
+""",
     "from the first token": decoder(
         "for t in range(trg.size(1) - 1):", "    logits, hidden = self.step(trg[:, t], hidden)", APPEND
     ),

@@ -10,7 +10,7 @@ from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import dotted_name, integer, nodes_in
+from trueloop.core.source_text import dotted_name, encloses, integer, nodes_in
 
 _STEP: Final = re.compile(r"^self\.|decod|embed|cell|rnn|gru|lstm|model", re.IGNORECASE)
 """Names of what a decoder calls for one step."""
@@ -26,7 +26,9 @@ def find_fed_targets(source: SourceFile) -> Iterator[Hit]:
         for call in nodes_in(loop, ast.Call):
             is_step = bool(_STEP.search(dotted_name(call.func))) and not is_loss_call(source, call)
             given = [value for each in call.args if is_step for value in origins(source, each, 2)]
-            fed = next((each for each in given if _is_at(each, loop.target.id)), None)
+            # What the loop assigns after the call is for the next step.
+            before = [each for each in given if encloses(loop, each) and each.lineno <= call.lineno]
+            fed = next((each for each in before if _is_at(each, loop.target.id)), None)
             if fed is None or not (
                 _is_in_loss(source, loop, fed) or _is_first_token_left_out(source, loop, limits, call)
             ):
