@@ -165,6 +165,7 @@ UNFIXED = {
     "LOS073",
     "LOS075",
     "LOS076",
+    "LOS077",
     "LRN007",
     "MDL008",
     "MDL012",
