@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 import pytest
@@ -224,6 +225,12 @@ EXCEPTIONS: Final[Mapping[str, Names]] = {
 """Failures that are not reported in a program written in this way, or that are reported in a correct one."""
 
 
+@cache
+def found_in(script: str) -> Names:
+    """Return the codes of a script, which is compared with all its forms."""
+    return found({MAIN: ast.unparse(ast.parse(script))})
+
+
 def found(program: Program) -> Names:
     """Return the codes of all errors and warnings."""
     texts = {os.path.abspath(name): text for name, text in program.items()}
@@ -236,7 +243,7 @@ def found(program: Program) -> Names:
 def differences(text: str, way: str) -> Names:
     """Return the codes that are found in only one of a script and its rewritten form."""
     rewritten = WAYS[way](Script(text))
-    return found({MAIN: ast.unparse(ast.parse(text))}) ^ found(rewritten) if rewritten else set()
+    return found_in(text) ^ found(rewritten) if rewritten else set()
 
 
 @pytest.mark.slow(reason="all scripts of the catalogue are linted in six forms")

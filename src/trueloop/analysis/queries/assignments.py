@@ -1,11 +1,12 @@
 """Finds the values of variables and attributes that are assigned only once."""
 
 import ast
+from collections.abc import Container
 from functools import lru_cache
 from typing import Any, Final
 
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import encloses, nodes_in
+from trueloop.core.source_text import dotted_name, encloses, nodes_in
 
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -46,6 +47,16 @@ def _attribute_values(definition: ast.AST) -> dict[Any, list[ast.expr]]:
             if isinstance(key, ast.Constant):
                 found.setdefault(key.value, []).append(each.args[1])
     return found
+
+
+def is_assigned_between(function: Any, names: Container[str], first: int, last: int) -> bool:
+    """Return True if a variable or attribute of some names gets another value between two lines of a function."""
+    return any(
+        first < each.lineno < last
+        and not isinstance(getattr(each, "ctx", None), ast.Load)
+        and dotted_name(each) in names
+        for each in nodes_in(function, ast.Name, ast.Attribute)
+    )
 
 
 def enclosing_definition(source: SourceFile, node: Any, kind: Any) -> Any:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.method_chains import without_calls
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 
@@ -255,7 +256,6 @@ def is_loss_call(source: SourceFile, node: ast.expr) -> bool:
 
 def is_loader(source: SourceFile, node: ast.expr) -> bool:
     """Return True for a data loader, by what creates it or by its name, also behind ``enumerate``."""
-    while isinstance(node, ast.Call) and last_name(node.func) in _TRANSPARENT and node.args:
-        node = node.args[0]
+    node = without_calls(node, _TRANSPARENT)
     words = ast.unparse(node) if isinstance(node, ast.Subscript) else last_name(node)
     return bool(_LOADER_NAME.search(words)) or created_loader(source, node) is not None

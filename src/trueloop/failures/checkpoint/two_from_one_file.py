@@ -36,6 +36,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from trueloop.analysis.queries.assignments import is_assigned_between
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
@@ -130,19 +131,12 @@ def _twins(source: SourceFile, accesses: list[_Access]) -> Iterator[tuple[_Acces
             if first.path != second.path or not (is_overwritten or _are_twins(first.network, second.network)):
                 continue
             blocks = [source.block(source.statement_of(each.call)) for each in (first, second)]
-            is_together = function_of(source, first.call) is function_of(source, second.call)
-            if blocks[0] is blocks[1] and is_together and not _is_path_set_between(source, first, second):
+            function, path = function_of(source, first.call), set(re.findall(r"\w+", first.path))
+            if blocks[0] is not blocks[1] or function is not function_of(source, second.call):
+                continue
+            if not is_assigned_between(function, path, first.call.lineno, second.call.lineno):
                 yield first, second
                 break
-
-
-def _is_path_set_between(source: SourceFile, first: _Access, second: _Access) -> bool:
-    """Return True if a variable of the path gets another value after the first access."""
-    names = set(re.findall(r"\w+", first.path))
-    lines = range(first.call.lineno + 1, second.call.lineno)
-    function = function_of(source, first.call)
-    stored = (each for each in nodes_in(function, ast.Name) if isinstance(each.ctx, ast.Store) and each.lineno in lines)
-    return any(each.id in names for each in stored)
 
 
 def _are_twins(first: str, second: str) -> bool:

@@ -35,6 +35,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.queries.loop_variables import stored_names
+from trueloop.analysis.queries.method_chains import without_calls
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -68,9 +69,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _counter(loop: ast.For) -> str:
     """Return the variable that counts the iterations of a loop; "" if there is none."""
-    call = loop.iter
-    while isinstance(call, ast.Call) and last_name(call.func) in _TRANSPARENT and call.args:
-        call = call.args[0]
+    call = without_calls(loop.iter, _TRANSPARENT)
     if not isinstance(call, ast.Call):
         return ""
     name = last_name(call.func)

@@ -45,6 +45,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trueloop.analysis.program_files import parse_files
+from trueloop.analysis.queries.assignments import is_assigned_between
 from trueloop.analysis.queries.batch_loops import (
     assigned_in,
     batch_loops,
@@ -351,7 +352,7 @@ def _backwards_after(
             if last_name(call.func) == "backward" and call.lineno > start:
                 roots = [*call.args[:1], *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
                 is_root = any(dotted_name(each) == variable != "" for root in roots for each in walk(root))
-                if is_root and not _is_assigned_between(where, variable, start, call.lineno):
+                if is_root and not is_assigned_between(where, {variable}, start, call.lineno):
                     yield Hit(
                         message=f"`{ast.unparse(call)}` runs once after the loop: `{variable}` is the loss of the last "
                         "iteration, and the losses of all others are dropped.",
@@ -359,15 +360,6 @@ def _backwards_after(
                         related=((statement, "each iteration replaces the loss here"),),
                     )
                     break
-
-
-def _is_assigned_between(function: Any, name: str, first: int, last: int) -> bool:
-    return any(
-        dotted_name(each) == name
-        and not isinstance(getattr(each, "ctx", None), ast.Load)
-        and first < each.lineno < last
-        for each in nodes_in(function, ast.Name, ast.Attribute)
-    )
 
 
 RULE = Rule(required_words=("backward(", "for |reduce(", "oss|rit|err"), find=find)

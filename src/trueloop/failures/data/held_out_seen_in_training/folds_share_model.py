@@ -10,6 +10,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.held_out_names import is_held_out
 from trueloop.analysis.queries.loop_variables import stored_names
+from trueloop.analysis.queries.method_chains import without_calls
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -109,9 +110,7 @@ def _uses_both_parts(loop: ast.For) -> bool:
 
 def _iterates_own_folds(source: SourceFile, loop: ast.For) -> bool:
     """Return True for a loop over folds that the program makes itself: all parts of the data but one, and this one."""
-    iterable: Any = loop.iter
-    while isinstance(iterable, ast.Call) and last_name(iterable.func) in _TRANSPARENT and iterable.args:
-        iterable = iterable.args[0]
+    iterable = without_calls(loop.iter, _TRANSPARENT)
     if last_name(getattr(iterable, "func", None)) in ("range", "trange") and isinstance(loop.target, ast.Name):
         is_named = bool(name_words(loop.target.id) & _FOLD_WORDS)
         return is_named or (_leaves_one_out(loop, loop.target.id) and _evaluates(source, loop))

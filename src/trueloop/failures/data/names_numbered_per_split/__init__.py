@@ -182,7 +182,9 @@ _ALL_CLASSES: Final = frozenset(("cats", "categories", "getCatIds", "loadCats", 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each numbering of names that a training part and a held-out part do on their own."""
-    found = [*find_numbered_parts(source), *_numbered_datasets(source), *_numbered_by_default(source)]
+    numbered = numberings(source)
+    found = [*find_numbered_parts(source, numbered), *_numbered_datasets(source)]
+    found += _numbered_by_default(source, numbered)
     if found and not _OTHER_CLASSES.search(source.text.source):
         yield from found
 
@@ -209,9 +211,8 @@ def _numbered_datasets(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _numbered_by_default(source: SourceFile) -> Iterator[Hit]:
+def _numbered_by_default(source: SourceFile, found: list[Numbering]) -> Iterator[Hit]:
     """Yield each numbering by a class that gets none, ``if vocab is None: vocab = number(records)``, for both parts."""
-    found = numberings(source)
     for definition in source.nodes_of(ast.ClassDef) if found else ():
         init = next((e for e in definition.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"), None)
         inside = [each for each in found if init is not None and encloses(init, each.node)]

@@ -40,9 +40,8 @@ class Numbering(NamedTuple):
     """Whether the result is the number of each name, and not the numbers of the records."""
 
 
-def find_numbered_parts(source: SourceFile) -> Iterator[Hit]:
+def find_numbered_parts(source: SourceFile, found: list[Numbering]) -> Iterator[Hit]:
     """Yield each place that numbers the names of a held-out part, after another one for those of the training part."""
-    found = numberings(source)
     reported: set[int] = set()
     for each in found:
         loop = _loop_over_parts(source, each)
