@@ -72,13 +72,14 @@ def loads(*, quick: bool) -> dict[str, Load]:
     """List the workloads of ``systems/script.py``.
 
     Sampled tracing begins after `INITIAL_UPDATES` fully traced updates. The turns of slow workloads are too short for
-    that, so these workloads begin it after one update.
+    that, so these workloads begin it after one update. Their measured updates lie between two searches for averages
+    of the weights, which end soon after the first hundred updates of a run.
     """
     one_update = {"INITIAL_UPDATES": 1}
     return {
         "mlp": Load(updates=3000, warm=1500, rounds=2 if quick else 25, sampled=1.06),
-        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, sampled=1.01, full=1.04, sampling=one_update),
-        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, sampled=1.01, full=1.04, sampling=one_update),
+        "gpt": Load(updates=90, warm=36, rounds=2 if quick else 10, sampled=1.01, full=1.04, sampling=one_update),
+        "cnn": Load(updates=90, warm=36, rounds=2 if quick else 10, sampled=1.01, full=1.04, sampling=one_update),
     }
 
 

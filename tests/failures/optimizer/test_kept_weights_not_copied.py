@@ -261,3 +261,26 @@ def test_run_reports_the_mixture(run, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_run_accepts_correct_programs(run, script):
     assert "OPT016" not in {each.code for each in run(HEAD + script).findings}
+
+
+def test_parameters_that_a_module_holds_itself_are_no_kept_weights(run):
+    script = """
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.layer(x * self.scale)
+
+scaled = Scaled()
+own = torch.optim.SGD(scaled.parameters(), lr=0.1)
+unwatched = torch.Tensor.sub
+for _ in range(6):
+    assert torch.Tensor.sub is unwatched, "operations are followed, which costs time"
+    own.zero_grad()
+    scaled(x).square().mean().backward()
+    own.step()
+"""
+    assert not run(HEAD + script).reported_lines

@@ -235,7 +235,9 @@ def _tensors_of(name: str, value: Any) -> Iterator[_Collection]:
 def _attributes(value: Any) -> list[tuple[str, Any]]:
     is_library = type(value).__module__.partition(".")[0] in ("torch", "numpy", "builtins")
     own = cast("dict[str, Any]", getattr(value, "__dict__", None) if not isinstance(value, weakref.ref) else None)
-    return [] if is_library or type(own) is not dict else list(islice(own.items(), 64))
+    if is_library or type(own) is not dict:
+        return []
+    return [(name, each) for name, each in islice(own.items(), 64) if name != "_parameters"]  # of a module
 
 
 HOOK: Final = SharedMemory
