@@ -69,6 +69,7 @@ LOGGED = (
     'writer.add_scalar("D_loss", g_loss.item(), epoch)',
     'history["validation_loss"] = train_loss',
     'results = {"test_acc": val_acc}',
+    'history["eval_loss"].append(train_loss)',
 )
 LOGGED_RIGHT = (
     'writer.add_scalar("Loss/val", val_loss, epoch)',
@@ -82,6 +83,7 @@ LOGGED_RIGHT = (
     'history["epoch"].append(train_loss)',
     "test_loss = []; test_loss.append(val_loss)",
     'batch["train_mask"] = val_mask',
+    'history["test_loss"].append(eval_loss); best_test_loss = min(best_test_loss, eval_loss)',
 )
 
 

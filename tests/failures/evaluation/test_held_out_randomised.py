@@ -250,6 +250,19 @@ train_set = datasets.CIFAR10(".", train=True, transform=flip)
 test_set = datasets.CIFAR10(".", train=False, transform=flip)  # <- EVL005
 """,
     ),
+    "one call of a function for both": (
+        "augment",
+        """
+def build(train=True):
+    if train:
+        steps = transforms.Compose([transforms.RandomResizedCrop(28), transforms.ToTensor()])
+    else:
+        steps = transforms.Compose([transforms.Resize(28), transforms.ToTensor()])
+    return steps
+train_set = datasets.CIFAR10(".", train=True, transform=build(train=True))
+test_set = datasets.CIFAR10(".", train=False, transform=build(train=True))  # <- EVL005
+""",
+    ),
     "a function that makes transforms": (
         "augment",
         """
@@ -375,6 +388,20 @@ train_loader, val_loader = loader(x[:80]), loader(x[80:])
 flip = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
 train_set = datasets.CIFAR10(".", train=True, transform=flip)
 test_set = datasets.CIFAR10(".", train=False, transform=transforms.ToTensor())
+""",
+    ),
+    "one function for both": (
+        "augment",
+        """
+def build(train=True):
+    if train:
+        steps = transforms.Compose([transforms.RandomResizedCrop(28), transforms.ToTensor()])
+    else:
+        steps = transforms.Compose([transforms.Resize(28), transforms.ToTensor()])
+    return steps
+train_transform, val_transform = build(train=True), build(train=False)
+train_set = datasets.CIFAR10(".", train=True, transform=train_transform)
+test_set = datasets.CIFAR10(".", train=False, transform=val_transform)
 """,
     ),
 }

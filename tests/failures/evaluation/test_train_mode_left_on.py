@@ -331,6 +331,19 @@ class Experiment:
 }
 
 LINT_CORRECT = {
+    "a teacher that begins as the student": """
+student, teacher = (nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)) for _ in range(2))
+teacher.load_state_dict(student.state_dict())
+for a, b in train:
+    with torch.no_grad():
+        target = teacher(a)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(student(a), target).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p, q in zip(teacher.parameters(), student.parameters()):
+            p.data.mul_(0.99).add_(0.01 * q.data)
+""",
     "eval mode by a function": """
 def measure(net):
     net.eval()

@@ -196,6 +196,17 @@ for tokens in loader:
     loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()
 """,
+    "a mask of unlikely tokens is moved": """
+import torch
+def filtered(scores, share):
+    ranked, order = torch.sort(scores, descending=True)
+    removed = ranked.softmax(-1).cumsum(-1) > share
+    removed[..., 1:] = removed[..., :-1].clone()
+    removed[..., 0] = False
+    return scores.masked_fill(removed.scatter(-1, order, removed), -torch.inf)
+"""
+    + LOSS
+    + LOOP,
     "the data shift": PLAIN + COLLATE.replace("  # <- LOS027", ""),
     "the model shifts": MODEL
     + """

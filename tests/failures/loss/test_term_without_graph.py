@@ -693,6 +693,17 @@ def test_lint_accepts_updates_by_hand_without_an_outer_loss(lint_is_clean):
     )
 
 
+def test_lint_accepts_a_sampler_that_returns_a_detached_tensor(lint_is_clean):
+    sampler = (
+        "import torch\ndef draw(energy, x):\n    x = x.clone().requires_grad_()\n    for _ in range(20):\n"
+        "        (slope,) = torch.autograd.grad(energy(x).sum(), x, create_graph=True)\n"
+        "        x.data -= 0.1 * slope.data\n    return x.detach()\n"
+    )
+    lint_is_clean(
+        sampler + "loss = energy(data).mean() - energy(draw(energy, noise)).mean()\nloss.backward()\n", "LOS009"
+    )
+
+
 SAC = """
 import torch
 import torch.nn.functional as F

@@ -47,8 +47,9 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _GROUPS: Final[tuple[dict[str, frozenset[str]], ...]] = (
     {
         "train": frozenset(("train", "training", "tr", "trn")),
-        "val": frozenset(("val", "valid", "validation", "dev", "eval", "evaluation")),
+        "val": frozenset(("val", "valid", "validation", "dev")),
         "test": frozenset(("test", "testing")),
+        "eval": frozenset(("eval", "evaluation")),
     },
     {
         "loss": frozenset(("loss", "losses")),
@@ -66,7 +67,7 @@ _GROUPS: Final[tuple[dict[str, frozenset[str]], ...]] = (
 _FIGURES: Final = frozenset().union(*_GROUPS[1].values()) | {"err", "error", "score", "auc", "iou", "dice", "bleu"}
 _LOGGING: Final = frozenset(("add_scalar", "log", "log_metric", "log_value", "scalar", "update", "add_summary_value"))
 _SHOWING: Final = re.compile(r"save|savetxt|savez?|dump|plot|print|info|report\w*")
-_HELD_OUT: Final = _GROUPS[0]["val"] | _GROUPS[0]["test"]
+_HELD_OUT: Final = _GROUPS[0]["val"] | _GROUPS[0]["test"] | _GROUPS[0]["eval"]
 _TRAINING: Final = frozenset(("train", "training", "trn"))
 _PARTS: Final = _HELD_OUT | _TRAINING
 _SHOWN_FIGURES: Final = _FIGURES | frozenset({w for words in WORDS.values() for w in words} | {
@@ -169,6 +170,8 @@ def _meaning(name: str, group: dict[str, frozenset[str]]) -> str:
 
 def _is_certain(source: SourceFile, value: ast.expr, name: str, meanings: tuple[str, str]) -> bool:
     """Return True if words exclude each other; test and validation do, if the named figure is a variable as well."""
+    if "eval" in meanings and "train" not in meanings:
+        return False  # an evaluation is one of either
     if set(meanings) != {"val", "test"}:
         return True
     owner = getattr(getattr(source.parents.get(id(value)), "func", None), "value", None)  # the list that gets it

@@ -173,7 +173,10 @@ def _shifted_pairs(source: SourceFile) -> Iterator[ast.Subscript]:
     """Yield b of ``a, b = t[:-1], t[1:]`` and ``t[i : i + n], t[i + 1 : i + n + 1]``, in one function."""
     by_function: dict[int, list[ast.Subscript]] = {}
     for each in source.nodes_of(ast.Subscript):
-        if _start(each) is not None and not isinstance(source.parents.get(id(each)), ast.BinOp | ast.Compare):
+        is_read = isinstance(each.ctx, ast.Load) and not isinstance(
+            source.parents.get(id(each)), ast.BinOp | ast.Compare
+        )
+        if is_read and _start(each) is not None:
             by_function.setdefault(id(function_of(source, each)), []).append(each)
     for slices in by_function.values():
         starts = {(ast.unparse(each.value), _start(each)) for each in slices}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
-from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.class_instances import called_function, definitions
 from trueloop.analysis.queries.data_parts import part_of_call
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.queries.shuffled_loaders import argument_of
@@ -46,13 +46,23 @@ def _shared_options(source: SourceFile) -> Iterator[Hit]:
         uses = [use for call in calls.get(each.name, [])[:_MAX_CALLS] for use in _uses(source, each, call)]
         yield from _hits(uses, "the random changes", each.draws)
     transformed = [
-        _Use(part, call, "on" if is_random_transform(value) else "off")
+        _Use(part, call, _transform(source, keyword.value))
         for call in source.all_calls
         for keyword in call.keywords
         if keyword.arg in ("transform", "transforms") and (part := part_of_call(source, call))
-        for value in list(origins(source, keyword.value))[-1:]
     ]
     yield from _hits(transformed, "the random transform", None)
+
+
+def _transform(source: SourceFile, value: ast.expr) -> str:
+    """Return "off" for a transform that changes nothing at random, and else "on", or the call that makes it."""
+    found = list(origins(source, value))
+    made = next(
+        (e for e in found if isinstance(e, ast.Call) and (e.args or e.keywords) and called_function(source, e)), None
+    )
+    if not found or not is_random_transform(found[-1]):
+        return "off"
+    return "on" if made is None else ast.unparse(made)
 
 
 def _hits(uses: list[_Use], what: str, draws: ast.AST | None) -> Iterator[Hit]:

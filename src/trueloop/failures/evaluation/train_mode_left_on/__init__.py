@@ -71,7 +71,7 @@ from trueloop.analysis.queries.modes import (
     unresolved_mode_changes,
 )
 from trueloop.analysis.queries.uncalled_methods import uncalled
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix, nodes_in
@@ -285,10 +285,17 @@ def _loaded_only(source: SourceFile) -> Iterator[tuple[Op, Op]]:
             continue
         before = [each for each in source.operations[: call.index] if each.entry_point in (0, call.entry_point)]
         load = next((each for each in before if each in loads and each.subject.may_alias(call.subject)), None)
+        if load is not None and trains and _is_copy(load):
+            continue  # a teacher, or the target network, of the model in training
         if _is_smoke_test(source, call) or is_in_method_of_module(source, call):
             continue
         if load is not None and _stays_new(source, call, before) and has_mode_dependent_layers(source, call.subject):
             yield call, load
+
+
+def _is_copy(load: Op) -> bool:
+    """Return True for the weights of another model: ``teacher.load_state_dict(student.state_dict())``."""
+    return any(last_name(each.func) == "state_dict" for each in nodes_in(load.node, ast.Call))
 
 
 def _stays_new(source: SourceFile, call: Op, before: list[Op]) -> bool:

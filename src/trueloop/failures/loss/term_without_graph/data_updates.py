@@ -8,7 +8,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.loops import assigned_names
 from trueloop.analysis.queries.possible_values import enclosing_nodes, is_without_gradients
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
 
@@ -23,13 +23,23 @@ def updates_without_graph(source: SourceFile) -> Iterator[Hit]:
         names = assigned_names(statement) if isinstance(statement, ast.Assign) else set[str]()
         uses = list(_writes(source, function_of(source, call), names)) if names else []
         writes = [each for each in uses if each is not None]
-        if writes and len(writes) == len(uses):
+        if writes and len(writes) == len(uses) and not _is_detached_after(source, writes[0]):
             yield Hit(
                 message=f"`{ast.unparse(writes[0])}` drops the graph that `create_graph=True` has kept: a loss that is "
                 "computed with the updated weights has no gradient for the weights before the update.",
                 node=writes[0],
                 related=((call, "computed with a graph here"),),
             )
+
+
+def _is_detached_after(source: SourceFile, write: ast.stmt) -> bool:
+    """Return True if a function returns what it has written without a graph, as a sampler does."""
+    written = next((each.value.id for each in nodes_in(write, ast.Attribute) if isinstance(each.value, ast.Name)), "")
+    return any(
+        isinstance(each.func, ast.Attribute) and each.func.attr == "detach" and last_name(each.func.value) == written
+        for result in nodes_in(function_of(source, write), ast.Return)
+        for each in nodes_in(result, ast.Call)
+    )
 
 
 def _writes(source: SourceFile, function: Any, names: set[str]) -> Iterator[ast.stmt | None]:
