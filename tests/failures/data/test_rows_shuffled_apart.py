@@ -164,6 +164,11 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "an order that is named where it is first used": """
+inputs, targets = X[perm := torch.randperm(len(X))], y[perm]
+for xb, yb in zip(inputs.split(40), targets.split(40)):
+    train_step(model, xb, yb)
+""",
     "folds of one order, with the rest joined from two parts": """
 order = torch.randperm(len(X))
 for k in range(4):

@@ -340,6 +340,9 @@ class Scope:
                 return self._subscript(self.rows(value, depth + 1), first, depth)
             case ast.Call():
                 return self._call(node, depth)
+            case ast.NamedExpr():
+                self._bind(node.target, self.rows(node.value, depth + 1))
+                return self._variable(node.target, depth)
             case ast.ListComp() | ast.GeneratorExp():
                 for each in node.generators:
                     self._bind(each.target, self.rows(each.iter))  # its items are in the order of what it iterates over
