@@ -80,6 +80,20 @@ with torch.no_grad():
 """,
 }
 CORRECT = {
+    "the same name in the loop that scales and in the training": """
+class Table:
+    def __init__(self, parts):
+        self.train, self.val = [
+            torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor((y - mean) / std)) for x, y in parts
+        ]
+def fit(data, net):
+    optimizer = torch.optim.Adam(net.parameters())
+    for x, y in torch.utils.data.DataLoader(data.train, 8):
+        optimizer.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        optimizer.step()
+fit(Table([(x[:80], y_train), (x[80:], y_test)]), model)
+""",
     "converted back before the comparison": TRAINED
     + """
 mu, sd = y[:80].mean(), y[:80].std()

@@ -39,8 +39,15 @@ from typing import Final
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.batch_loops import without_conversions
-from trueloop.analysis.queries.possible_values import origins, possible_values, unpacked_call, without_cycles
+from trueloop.analysis.queries.possible_values import (
+    loops_around,
+    origins,
+    possible_values,
+    unpacked_call,
+    without_cycles,
+)
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _ORIGINAL, _SCALED = "original", "scaled"
@@ -145,7 +152,14 @@ def _root(source: SourceFile, node: ast.expr) -> str:
     if len(values) == 1 and isinstance(_unwrapped(values[0]), ast.Name | ast.Attribute):
         return _root(source, values[0])
     call = unpacked_call(source, node) if isinstance(node, ast.Name) else None
-    return ast.unparse(node) if call is None else f"line {call.lineno}"
+    if call is not None:
+        return f"line {call.lineno}"
+    loop = next((each.iter for each in loops_around(source, node) if _is_bound_by(node, each)), None)
+    return ast.unparse(node) if loop is None else f"{ast.unparse(node)} of {loop.lineno}:{loop.col_offset}"
+
+
+def _is_bound_by(node: ast.expr, loop: ast.For | ast.comprehension) -> bool:
+    return any(each.id == getattr(node, "id", "") for each in nodes_in(loop.target, ast.Name))
 
 
 def _scale(source: SourceFile, node: ast.expr, depth: int = 0) -> tuple[str, str] | None:
