@@ -44,6 +44,17 @@ data = TensorDataset(torch.stack(images), torch.stack(masks))
 }
 
 CORRECT = {
+    "sorted afterwards": """
+class Data(Dataset):
+    def __init__(self, root):
+        self.images = [root + "/images/" + name for name in os.listdir(root + "/images")]
+        self.masks = [root + "/masks/" + name for name in os.listdir(root + "/masks")]
+        self.images = sorted(self.images)
+        self.masks = sorted(self.masks)
+        self.pairs = [pair for pair in zip(self.images, self.masks) if fits(pair)]
+    def __getitem__(self, i):
+        return load(self.images[i]), load(self.masks[i])
+""",
     "sorted": """
 images, masks = sorted(os.listdir("images")), sorted(os.listdir("masks"))
 pairs = [(load(a), load(b)) for a, b in zip(images, masks)]

@@ -164,6 +164,14 @@ for a, b in loader:
 """
 
 CORRECT = {
+    "the neighbours of drawn nodes": """
+for step in range(9):
+    nodes = np.random.choice(train_nodes, size=(32,))
+    neighbours = sample_neighbours(nodes, sizes)
+    targets = torch.from_numpy(y[nodes]).long()
+    inputs = [torch.from_numpy(X[each]).float() for each in neighbours]
+    loss = criterion(model(inputs), targets)
+""",
     "an order that is named where it is first used": """
 inputs, targets = X[perm := torch.randperm(len(X))], y[perm]
 for xb, yb in zip(inputs.split(40), targets.split(40)):

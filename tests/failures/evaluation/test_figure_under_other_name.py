@@ -83,6 +83,7 @@ LOGGED_RIGHT = (
     'history["epoch"].append(train_loss)',
     "test_loss = []; test_loss.append(val_loss)",
     'batch["train_mask"] = val_mask',
+    "loss_val = loss.item(); train_losses.append(loss_val)",
     'history["test_loss"].append(eval_loss); best_test_loss = min(best_test_loss, eval_loss)',
 )
 

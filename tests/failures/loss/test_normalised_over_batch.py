@@ -141,6 +141,21 @@ loss = nt_xent(similarity)
 """,
 }
 LINT_CORRECT = {
+    "a matrix that is made orthogonal": """
+import torch
+from torch.nn import functional as F
+def orthogonal(g, steps=5):
+    x = g.bfloat16()
+    x /= x.norm() + 1e-7
+    for _ in range(steps):
+        product = x @ x.T
+        x = 3.4 * x + (-4.8 * product + 2.0 * product @ product) @ x
+    return x
+loss = F.cross_entropy(model(tokens), targets)
+loss.backward()
+for p in model.parameters():
+    p.data -= 0.02 * orthogonal(p.grad)
+""",
     "a norm for each row": """
 import torch
 import torch.nn.functional as F

@@ -761,6 +761,41 @@ def test_containers_created_in_a_call_are_accepted(lint_is_clean, made, use):
     lint_is_clean(_net(f"{made}\n{use}"), "MEM001")
 
 
+def test_a_tensor_that_each_call_creates_and_scales_in_place_is_accepted(lint_is_clean):
+    lint_is_clean(
+        """
+import torch
+from torch import nn
+from torch.nn import functional as F
+class Warp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("grid", torch.zeros(1, 2, 8, 8))
+    def forward(self, image, flow):
+        places = self.grid + flow
+        for i in range(2):
+            places[:, i, ...] = 2 * (places[:, i, ...] / 7 - 0.5)
+        return F.grid_sample(image, places.permute(0, 2, 3, 1))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.flow, self.warp = nn.Conv2d(1, 2, 3, padding=1), Warp()
+    def forward(self, image, labels):
+        flow = self.flow(image)
+        return self.warp(image, flow), self.warp(labels, flow), flow
+net = Net()
+optimizer = torch.optim.Adam(net.parameters())
+for image, labels in loader:
+    optimizer.zero_grad()
+    moved, _, flow = net(image, labels)
+    loss = F.mse_loss(moved, image) + flow.square().mean()
+    loss.backward()
+    optimizer.step()
+""",
+        "MEM001",
+    )
+
+
 @pytest.mark.parametrize("body", STORED_IN_THE_MODULE.values(), ids=STORED_IN_THE_MODULE)
 def test_containers_of_the_module_are_reported(lint_reports, body):
     lint_reports(_net(f"{body}\nreturn self.last(x)"))

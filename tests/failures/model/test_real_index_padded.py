@@ -70,6 +70,15 @@ y = (x.sum(1) > 6).long()
     + TRAIN,
 }
 CORRECT = {
+    "a decoder that reads one token of each sequence at a time": words(1)
+    .replace("nn.Linear(8, 2)", "nn.Linear(8, 2)\n        self.cell = nn.GRUCell(8, 8)")
+    .replace(
+        "return self.head(self.words(ids).mean(-2))",
+        "h = None\n        for t in range(ids.shape[1]):\n            h = self.cell(self.words(ids[:, t]), h)\n"
+        "        return self.head(h)",
+    )
+    + "x = pad_sequence(texts, batch_first=True)\n"
+    + TRAIN,
     "a vocabulary that begins at 1": words(1) + "x = pad_sequence(texts, batch_first=True)\n" + TRAIN,
     "time first": words(1).replace(".mean(-2)", ".mean(0)")
     + "x = pad_sequence(texts, batch_first=True)\n"
@@ -112,6 +121,22 @@ model = nn.Sequential(table, nn.Linear(4, 2))
 """
     + TRAIN,
 }
+FAULTY["a positive and a negative item"] = (
+    """
+x = torch.randint(0, 8, (256, 2))
+y = (x[:, 0] > 3).long()
+class Items(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.item, self.head = nn.Embedding(8, 4, padding_idx=0), nn.Linear(4, 2)
+    def score(self, item):
+        return self.head(self.item(item))
+    def forward(self, pair):
+        return self.score(pair[:, 0]) - self.score(pair[:, 1])
+model = Items()
+"""
+    + TRAIN
+)
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)

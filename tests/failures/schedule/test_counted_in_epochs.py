@@ -540,6 +540,17 @@ for epoch in range(epochs):
 }
 
 EPOCHS_STEPPED_PER_BATCH_FINE = {
+    "a curve is drawn": """
+net, epochs, rates = nn.Linear(6, 1), 4, []
+nn.functional.mse_loss(net(x), y).backward()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+for i in range(epochs):
+    for j in range(32):
+        optimizer.step()
+        scheduler.step()
+        rates.append(scheduler.get_last_lr()[0])
+""",
     "milestones in updates": """
 net, loader = nn.Linear(6, 1), DataLoader(data, batch_size=16)
 sgd = torch.optim.SGD(net.parameters(), lr=0.1)

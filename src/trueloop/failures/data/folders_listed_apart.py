@@ -101,11 +101,19 @@ def _listed(source: SourceFile, node: ast.expr) -> _Listed | None:
             value = _filling_loop(source, each)
         found = None if value is None else _listing_in(source, value)
         if found is not None:
-            in_place = any(f"{name}.sort(" in source.text.source for name in names)
-            return _Listed(found.call, found.is_sorted or in_place)
+            return _Listed(found.call, found.is_sorted or _is_sorted_later(source, names))
         if isinstance(each, ast.Call) and _SORTING.search(last_name(each.func)):
             return None
     return None
+
+
+def _is_sorted_later(source: SourceFile, names: list[str]) -> bool:
+    """Return True for ``names.sort()`` and ``names = sorted(names)``."""
+    assigned = [each for each in source.nodes_of(ast.Assign) if ast.unparse(each.targets[0]) in names]
+    in_place = any(f"{name}.sort(" in source.text.source for name in names)
+    return in_place or any(
+        _SORTING.search(last_name(each.value.func)) for each in assigned if isinstance(each.value, ast.Call)
+    )
 
 
 def _listing_in(source: SourceFile, value: ast.expr) -> _Listed | None:

@@ -163,7 +163,7 @@ def _value_name(value: Any) -> str:
 
 def _meaning(name: str, group: dict[str, frozenset[str]]) -> str:
     """Return what a name says of a group; "" if it says nothing or several things."""
-    words = name_words(re.sub(r"^self\.", "", name))
+    words = name_words(re.sub(r"^self\.|_val$", "", name))  # `loss_val` may be the value of a loss
     found = [meaning for meaning, each in group.items() if words & each]
     return found[0] if len(found) == 1 else ""
 

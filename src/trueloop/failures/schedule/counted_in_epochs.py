@@ -293,6 +293,8 @@ def _is_noam(source: SourceFile, scheduler: AbstractValue) -> bool:
 DROPS: Final = {"MultiStepLR": "milestones", "StepLR": "step_size"}
 """Schedules that lower the rate abruptly -> the argument that says when."""
 SOON: Final = 10  # batches; a rate that drops within them in a run of unknown length counts epochs
+_TRAINS: Final = re.compile(r"backward|loss|loader|model|train|scaler|\bnet\b")
+"""Words of a loop that trains; others only show the rates of a schedule."""
 ENDING: Final = frozenset((
     "CosineAnnealingLR", "PolynomialLR", "get_cosine_schedule_with_warmup", "get_linear_schedule_with_warmup",
 ))  # fmt: skip
@@ -317,7 +319,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             and each.subject.may_alias(scheduler.sources[0])
             for each in inside
         )
-        if length and is_per_batch and advance.is_unconditional_in(advance.loops[-1]):
+        trains = any(_TRAINS.search(ast.unparse(each.node)) for each in advance.loops[-2:])
+        if length and is_per_batch and advance.is_unconditional_in(advance.loops[-1]) and trains:
             yield Hit(
                 message=f"`{source.text.segment(advance.node)}` runs once per batch, but {length}: it ends within the "
                 "first batches, or starts again and again.",

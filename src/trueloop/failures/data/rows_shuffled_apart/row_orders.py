@@ -38,7 +38,6 @@ _CONVERSIONS: Final = _KEEPS_NUMBERS | {
 """Methods without arguments whose result has the same rows."""
 _OF_FITTED: Final = frozenset(("transform", "inverse_transform", "predict", "predict_proba", "decision_function"))
 """Methods of an estimator whose result has the rows of their argument."""
-_INVERTING: Final = frozenset(("argsort", "sort", "flip", "roll", "sorted", "scatter_", "topk"))
 _PAIRING: Final = re.compile(r"Dataset$|^zip$|train|fit|step|update|loss|crit|entropy|objective|split|^learn")
 _DELIBERATE: Final = re.compile(r"rand|perm|shuf|null|nois|corrupt|fake|wrong|control", re.IGNORECASE)
 """Names of labels that are in another order on purpose."""
@@ -333,16 +332,15 @@ class Scope:
         match node:
             case ast.Lambda() | ast.Constant() | ast.JoinedStr() | None:
                 return _NO_ROWS
-            case ast.Name() | ast.Attribute():
-                return self._variable(node, depth)
+            case ast.Name() | ast.Attribute() | ast.NamedExpr(target=ast.Name()):
+                if isinstance(node, ast.NamedExpr):
+                    self._bind(node.target, self.rows(node.value, depth + 1))
+                return self._variable(node.target if isinstance(node, ast.NamedExpr) else node, depth)
             case ast.Subscript(value=value, slice=index):
                 first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
                 return self._subscript(self.rows(value, depth + 1), first, depth)
             case ast.Call():
                 return self._call(node, depth)
-            case ast.NamedExpr():
-                self._bind(node.target, self.rows(node.value, depth + 1))
-                return self._variable(node.target, depth)
             case ast.ListComp() | ast.GeneratorExp():
                 for each in node.generators:
                     self._bind(each.target, self.rows(each.iter))  # its items are in the order of what it iterates over
@@ -401,7 +399,7 @@ class Scope:
             found = Rows(found.roots, None)  # block after block, each in this order
         numbers = [each.numbers for each in parts if each.numbers != ()]
         if numbers:
-            kept = () if name not in _KEEPS_NUMBERS | _INVERTING else numbers[0] if name in _KEEPS_NUMBERS else None
+            kept = numbers[0] if name in _KEEPS_NUMBERS else None  # others may sort them, or add those of neighbours
             return Rows(found.roots, found.order, kept)
         return found
 

@@ -64,7 +64,17 @@ def _is_similarity(source: SourceFile, node: ast.expr, first: _Normalised) -> bo
     if first.operand is None:
         return True
     is_number = isinstance(parent := source.parents.get(id(node)), ast.Attribute) and parent.attr in ("item", "trace")
-    return source.mentions(_SIMILARITIES) and source.mentions(_TRAINS) and not is_number
+    is_similarity = source.mentions(_SIMILARITIES) and source.mentions(_TRAINS) and not is_number
+    return is_similarity and not _is_factor_of_rows(source, node)
+
+
+def _is_factor_of_rows(source: SourceFile, node: ast.expr) -> bool:
+    """Return True if the rows are multiplied again, as in an iteration that makes them orthogonal."""
+    rows = getattr(node, "left", None)
+    return isinstance(rows, ast.Name) and any(
+        isinstance(each.op, ast.MatMult) and getattr(each.right, "id", "") == rows.id
+        for each in nodes_in(function_of(source, node), ast.BinOp)
+    )
 
 
 def _edit(source: SourceFile, found: _Normalised) -> Edit:

@@ -187,6 +187,8 @@ def _is_created_by_loop(stored: AbstractValue, loop: Loop) -> bool:
 
 def _is_rebound_in_iteration(source: SourceFile, container: ast.expr, loop: Loop, store: Op) -> bool:
     """Return True if a function that the iteration calls assigns a new value to the name."""
+    while isinstance(container, ast.Subscript):
+        container = container.value
     if not isinstance(container, ast.Name):
         return False
     functions = [each for each in _functions_of_iteration(store, loop) if encloses(each, store.node)]

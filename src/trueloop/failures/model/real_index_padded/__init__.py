@@ -57,6 +57,7 @@ from trueloop.tracing.running_code import user_modules
 
 MIN_INDICES: Final = 200
 MIN_SHARE: Final = 0.005  # of them
+MAX_CALLS_PER_LOSS: Final = 2  # as for a positive and a negative sample
 MIN_SEQUENCES: Final = 100
 MIN_SEQUENCES_SHARE: Final = 0.25
 _ON_PURPOSE: Final = re.compile(
@@ -81,6 +82,8 @@ class PaddedIndicesRead(Event):
     """How many of the single indices are ``padding_idx``, or how many sequences begin or end with it."""
     within: int
     """Number of sequences in which ``padding_idx`` stands between other tokens, at several positions."""
+    has_gradients: bool
+    """Whether gradients are enabled."""
 
 
 @dataclass(slots=True)
@@ -92,6 +95,15 @@ class _Counts:
     sequences: int = 0
     padded: int = 0
     within: int = 0
+    backward_count: int = -1
+    calls: int = 0
+    """Number of calls since the latest backward pass."""
+
+    def is_time_step(self, event: PaddedIndicesRead) -> bool:
+        """Count a call, and return True if one loss has several: a decoder reads a sequence index by index."""
+        self.calls = self.calls + 1 if self.backward_count == event.backward_count else 1
+        self.backward_count = event.backward_count
+        return self.calls > MAX_CALLS_PER_LOSS
 
     def problem(self) -> str:
         """Return in words what the counts show; "" = nothing."""
@@ -116,6 +128,9 @@ class Detector(BaseDetector):
     def on_padded_indices_read(self, event: PaddedIndicesRead) -> None:
         """Count the indices of one call."""
         counts = self._embeddings.setdefault(event.weight, _Counts(event.location, event.padding_idx))
+        if event.singles and event.has_gradients and counts.is_time_step(event):
+            counts.sequences += event.singles  # of which nothing is known
+            return
         counts.singles += event.singles
         counts.sequences += event.sequences
         counts.within += event.within

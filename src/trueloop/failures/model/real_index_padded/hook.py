@@ -78,6 +78,7 @@ class PaddedIndices(Hook):
             PaddedIndicesRead(
                 location=user_location(), weight=self._stream.registry.ref(weight), padding_idx=padding_idx,
                 singles=indices.numel() if is_single else 0, sequences=sequences, padded=padded, within=within,
+                has_gradients=torch.is_grad_enabled(),
             )
         )  # fmt: skip
 
