@@ -40,6 +40,7 @@ train = Images(x, transform=flip)
 CORRECT = {
     "applied": dataset(body="return self.transform(self.images[i]), self.labels[i]")
     + "train = Images(x, y, transform=flip)",
+    "still to be written": dataset(body="pass  # read the image") + "train = Images(x, y, transform=flip)",
     "nothing is passed": dataset() + "train = Images(x, y)\ntest = Images(x, y, transform=None)",
     "a base class that applies it": dataset().replace("Images(Dataset)", "Images(Folder)")
     + "train = Images(x, y, transform=flip)",

@@ -158,6 +158,7 @@ LINT_CORRECT = {
     "a blank first": program('char_to_id = {c: i for i, c in enumerate("-abcd")}'),
     "a named blank first": program('char_to_id = {c: i for i, c in enumerate(["<blank>", *"abcd"])}'),
     "a blank word first": program('char_to_id = {c: i for i, c in enumerate(["blank"] + list("abcd"))}'),
+    "a capital letter for the blank": program('vocab = "B abcd"\nchar_to_id = {c: i for i, c in enumerate(vocab)}'),
     "epsilon": program('char_to_id = {c: i for i, c in enumerate("\N{GREEK SMALL LETTER EPSILON}abcd")}'),
     "the blank is last": program(
         'letters = "abcd"\nchar_to_id = {c: i for i, c in enumerate(letters)}', loss="nn.CTCLoss(blank=len(letters))"

@@ -207,6 +207,14 @@ def filtered(scores, share):
 """
     + LOSS
     + LOOP,
+    "an evaluation that compares with the outputs itself": MODEL
+    + """
+@torch.no_grad()
+def judge(model, ids):
+    result = model(ids)
+    targets = ids[:, 1:]
+    return (result.logits[:, :-1].argmax(-1) == targets).float().mean()
+""",
     "the data shift": PLAIN + COLLATE.replace("  # <- LOS027", ""),
     "the model shifts": MODEL
     + """

@@ -102,3 +102,20 @@ def test_run_reports_the_call_and_lint_the_layer(run_reports, lint_reports, name
     (found,) = run_reports(script.replace("# R", "# <- MDL007")).findings
     assert "features with variance 1 are divided by" in found.message
     lint_reports(script.replace("# T", "# <- MDL007"))
+
+
+def test_lint_accepts_a_layer_that_the_caller_chooses(lint_is_clean):
+    lint_is_clean(
+        """
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self, width, norm_layer=None, num_splits=64):
+        super().__init__()
+        if norm_layer is None:
+            norm_layer = nn.BatchNorm2d
+        self.norm = norm_layer(width, num_splits)
+model = Block(8)
+""",
+        "MDL007",
+    )

@@ -21,6 +21,7 @@ FAULTY = {
     "a dictionary": "(c := {'momentum': 1.0}) and torch.optim.SGD(model.parameters(), momentum=c['momentum'])",
 }
 CORRECT = {
+    "betas of NovoGrad": "type('Novograd', (torch.optim.Adam,), {})(model.parameters(), betas=(0.95, 0.5))",
     "the usual betas": "torch.optim.Adam(model.parameters(), betas=(0.9, 0.999))",
     "betas of a GAN": "torch.optim.Adam(model.parameters(), betas=(0.5, 0.9))",
     "no momentum": "torch.optim.Adam(model.parameters(), betas=(0.0, 0.9))",

@@ -50,7 +50,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for definition in source.nodes_of(ast.ClassDef):
         methods = {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
         has_own_bases = any(last_name(each) not in _BASES for each in definition.bases)
-        if "__init__" not in methods or "__getitem__" not in methods or has_own_bases:
+        if not {"__init__", "__getitem__"} <= methods.keys() or has_own_bases or _is_stub(methods["__getitem__"]):
             continue
         for statement in nodes_in(methods["__init__"], ast.Assign):
             for target, value in assigned_pairs(statement):
@@ -69,6 +69,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
                         node=target,
                         related=((passed, "passed here"),),
                     )
+
+
+def _is_stub(method: ast.FunctionDef) -> bool:
+    """Return True for a method that is still to be written."""
+    return all(each.value is None for each in nodes_in(method, ast.Return))
 
 
 def _is_used(init: ast.FunctionDef, argument: str) -> bool:

@@ -44,7 +44,7 @@ from typing import Final
 from trueloop.analysis.queries.batch_loops import function_of, is_loss_call
 from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.metric_names import name_words
-from trueloop.analysis.queries.possible_values import computed_from, origins
+from trueloop.analysis.queries.possible_values import computed_from, is_without_gradients, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import encloses, is_none, nodes_in
@@ -113,6 +113,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each shift of labels in the data of a program whose model shifts them, too."""
     shifts = list(_shifts_in_models(source))
     for node, value in _made_labels(source) if shifts else ():
+        if is_without_gradients(source, node):
+            continue  # an evaluation, which compares them itself
         moved = [each for each in nodes_in(value, ast.Subscript) if _starts_at_one(each)]
         function = function_of(source, node)
         all_moved = [each for each in nodes_in(function, ast.Subscript) if _starts_at_one(each)]

@@ -38,10 +38,11 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.operations import OpKind
+from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, argument_node, argument_value, epsilon_position
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix
+from trueloop.core.source_text import Fix, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.tracing.trackers.batchnorm_layers import BatchNormTrained
 
@@ -77,7 +78,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         position = epsilon_position(source, call)
         epsilon = argument_node(call, "eps", position)
         value = argument_value(epsilon, created.get(id(call)), "eps", position)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < MIN_EPSILON:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or value < MIN_EPSILON or _may_be_of_program(source, call):
             continue
         is_free = value < 1 and all(each.arg != "momentum" for each in call.keywords)
         is_last = isinstance(epsilon, ast.Constant) and epsilon in call.args[-1:]
@@ -88,6 +90,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=call,
             fix=Fix((edit,), safe=False, description="Pass one minus the number as momentum") if edit else None,
         )
+
+
+def _may_be_of_program(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for a layer that is a parameter, ``norm_layer=None``: its class may have other arguments."""
+    function = function_of(source, call)
+    return isinstance(call.func, ast.Name) and any(
+        each.arg == call.func.id for each in nodes_in(getattr(function, "args", call), ast.arg)
+    )
 
 
 RULE = Rule(required_words=("Norm1d|Norm2d|Norm3d|SyncBatchNorm",), find=find)

@@ -61,19 +61,22 @@ class Detector(BaseDetector):
             return None  # this was not the first step
         created_at = self._created_at.pop(event.optimizer)
         for group in event.live_optimizer.param_groups:
-            problem = _problem(group)
+            problem = _problem(event.optimizer.kind, group)
             if problem:
                 location = created_at or event.location
                 return Evidence(message=f"{event.optimizer.kind} has {problem}.", location=location)
         return None
 
 
-def _problem(settings: Mapping[str, Any]) -> str:
+def _problem(optimizer: str, settings: Mapping[str, Any]) -> str:
     """Return what is wrong with the settings of an optimizer; "" if nothing is."""
     betas, momentum, eps = settings.get("betas"), settings.get("momentum"), settings.get("eps")
     if isinstance(betas, tuple | list) and len(cast("tuple[Any, ...]", betas)) == 2:
         first, second = cast("tuple[Any, Any]", betas)
-        if isinstance(first, float) and isinstance(second, float) and first > second:
+        is_novograd = (
+            optimizer.lower() == "novograd"
+        )  # which averages squares for each layer, and so for a shorter time
+        if isinstance(first, float) and isinstance(second, float) and first > second and not is_novograd:
             return (
                 f"betas=({first:g}, {second:g}): it averages gradients for longer than their squares, as if the two "
                 "were exchanged"
@@ -91,9 +94,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if created.subject.kind is not ValueKind.OPTIMIZER or not isinstance(created.node, ast.Call):
             continue
         values = {each.arg: each.value for each in created.node.keywords if each.arg}
-        problem = _problem({name: _number(value, created.arguments.get(name)) for name, value in values.items()})
+        name = created.subject.name.rpartition(".")[2] or "The optimizer"
+        problem = _problem(name, {key: _number(value, created.arguments.get(key)) for key, value in values.items()})
         if problem:
-            name = created.subject.name.rpartition(".")[2] or "The optimizer"
             betas = values.get("betas") if problem.startswith("betas") else None
             yield Hit(message=f"{name} has {problem}.", node=created.node, fix=_exchange(source, betas))
 

@@ -38,6 +38,26 @@ test_loss = nn.functional.cross_entropy(model(x_train), y_train)  # <- DAT001
 """,
 }
 CORRECT = {
+    "one function for both phases": """
+train_data_sampler, valid_data_sampler = None, None
+if distributed:
+    train_data_sampler, valid_data_sampler = sampler(train_data), sampler(valid_data)
+train_loader = torch.utils.data.DataLoader(train_data, sampler=train_data_sampler)
+valid_loader = torch.utils.data.DataLoader(valid_data)
+def train(phase="train"):
+    total = 0
+    for a, b in train_loader if phase == "train" else valid_loader:
+        loss = nn.functional.cross_entropy(model(a), b)
+        if phase == "train":
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += loss.item()
+    return total
+for epoch in range(3):
+    train_epoch_loss = train(phase="train")
+    valid_epoch_loss = train(phase="valid")
+""",
     "both parts": MASKS
     + "train_acc = accuracy(x[train_mask], y[train_mask])\ntest_acc = accuracy(x[test_mask], y[test_mask])\n",
     "only the training part is judged": MASKS + "train_acc = accuracy(x[train_mask], y[train_mask])\n",

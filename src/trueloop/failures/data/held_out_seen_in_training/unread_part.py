@@ -22,7 +22,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(target, ast.Name) or not _is_score(target, assignment.value):
             continue
         read = [each for each in nodes_in(assignment.value, ast.Name, ast.Attribute) if dotted_name(each)]
-        training = [each for each in read if is_training(each)]
+        called = {id(each.func) for each in nodes_in(assignment.value, ast.Call)}
+        training = [each for each in read if is_training(each) and id(each) not in called]
         if not training or any(is_held_out(each) for each in read):
             continue
         unread = unread or _unread(source)

@@ -165,7 +165,10 @@ def _begins_with_symbol(source: SourceFile, symbols: ast.expr) -> bool:
 def _is_symbol_first(source: SourceFile, node: ast.expr) -> bool:
     match node:
         case ast.Constant(value=str() as text):
-            return text[:1].isalnum() and text[:1] != "ε" and not (len(text) > 1 and _BLANK.match(text))
+            is_marker = text[:1].isupper() and len(text) > 1 and not text[1].isupper()  # "B abc": B is the blank
+            return (
+                text[:1].isalnum() and text[:1] != "ε" and not is_marker and not (len(text) > 1 and _BLANK.match(text))
+            )
         case ast.Attribute(attr=name):
             return name in _ALPHABETS
         case ast.List(elts=[first, *_]) | ast.Tuple(elts=[first, *_]):
