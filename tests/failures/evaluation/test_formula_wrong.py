@@ -11,6 +11,22 @@ loss = F.cross_entropy
 """
 
 FAULTY = {
+    "the p-value of a rank correlation": """
+from scipy.stats import spearmanr
+def rank_correlation(a, b):
+    result = spearmanr(a, b)
+    return float(result.pvalue)  # <- EVL027
+""",
+    "the second result, in a variable": """
+from scipy import stats
+srcc = stats.spearmanr(predicted, target)[1]  # <- EVL027
+""",
+    "in a class": """
+import scipy.stats
+class PearsonCorrelation:
+    def compute(self):
+        return scipy.stats.pearsonr(self.a, self.b)[1]  # <- EVL027
+""",
     "the overlap of boxes": """
 def box_iou(a, b):
     left, top = torch.max(a[:, 0], b[:, 0]), torch.max(a[:, 1], b[:, 1])
@@ -74,6 +90,35 @@ def accuracy(x, y):
 """,
 }
 CORRECT = {
+    "the first result": """
+from scipy.stats import pearsonr, spearmanr
+def correlation(a, b):
+    plcc = pearsonr(a, b)[0]
+    srcc, p = spearmanr(a, b)
+    return plcc + srcc + spearmanr(a, b).correlation
+""",
+    "a p-value by its name": """
+from scipy.stats import pearsonr
+pearson_p = pearsonr(a, b)[1]
+corr_pvalue = pearsonr(a, b).pvalue
+class Correlation:
+    def test(self):
+        p = pearsonr(self.a, self.b)[1]
+        return p < 0.05
+    def p_value(self):
+        return pearsonr(self.a, self.b)[1]
+""",
+    "both results": """
+from scipy.stats import pearsonr
+def pearson(a, b):
+    result = pearsonr(a, b)
+    return result[0], result[1]
+""",
+    "a matrix": """
+import numpy as np
+def correlation(a, b):
+    return np.corrcoef(a, b)[1]
+""",
     "overlaps with a limit": """
 def box_iou(a, b):
     left, right = torch.max(a[:, 0], b[:, 0]), torch.min(a[:, 2], b[:, 2])

@@ -52,11 +52,37 @@ net = nn.Sequential(nn.Linear(6, 1), nn.Tanh())
 criterion = nn.BCEWithLogitsLoss()
 train(net, lambda out: criterion(out.squeeze(1), (x.sum(1) > 0).float()))  # <- LOS014
 """,
+    "an ELU at the end of a model": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.elu = nn.Linear(6, 8), nn.Linear(8, 3), nn.ELU()
+    def forward(self, x):
+        return self.elu(self.b(self.elu(self.a(x))))
+train(Net(), lambda out: F.cross_entropy(out, y))  # <- LOS014
+""",
+    "a SiLU": """
+net = nn.Sequential(nn.Linear(6, 8), nn.SiLU(), nn.Linear(8, 1), nn.SiLU())
+train(net, lambda out: F.binary_cross_entropy_with_logits(out.squeeze(1), (x.sum(1) > 0).float()))  # <- LOS014
+""",
+    "a GELU": "train(nn.Linear(6, 3), lambda out: F.cross_entropy(F.gelu(out), y))  # <- LOS014\n",
     "before the loss": """
 train(nn.Linear(6, 3), lambda out: nn.CrossEntropyLoss()(torch.relu(out), y))  # <- LOS014
 """,
 }
 CORRECT = {
+    "ELUs between the layers": """
+net = nn.Sequential(nn.Linear(6, 8), nn.ELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3))
+train(net, lambda out: F.cross_entropy(out, y))
+""",
+    "a leaky ReLU": """
+net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3), nn.LeakyReLU(0.2))
+train(net, lambda out: F.cross_entropy(out, y))
+""",
+    "an ELU plus 1 for a positive number": """
+net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+train(net, lambda out: F.mse_loss(F.elu(out).squeeze(1) + 1, x.abs().sum(1)))
+""",
     "between the layers": """
 train(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), lambda out: F.cross_entropy(out, y))
 """,

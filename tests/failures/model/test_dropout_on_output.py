@@ -93,3 +93,90 @@ def test_accepts_correct_programs(run_is_clean, lint_is_clean, script):
     lint_is_clean(script, "MDL030")
     if "attention" not in script and "h.T" not in script:
         run_is_clean(script)
+
+
+LISTED_HEAD = """
+import torch
+from torch import nn
+data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randn(64))
+"""
+TRAIN = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = make(8, 16, 2, 0.2)
+    def forward(self, x):
+        return self.head(x).squeeze(-1)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters())
+for x, y in torch.utils.data.DataLoader(data, batch_size=16):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+LISTED = {
+    "a list": """
+def make(d, h, n, p):
+    layers = [nn.Linear(d, h), nn.ReLU(), nn.Linear(h, 1), nn.Dropout(p)]  # <- MDL030
+    return nn.Sequential(*layers)
+""",
+    "a loop and a last layer": """
+def make(d, h, n, p):
+    layers = [nn.Linear(d, h), nn.ReLU()]
+    for _ in range(n):
+        layers += [nn.Linear(h, h), nn.Dropout(p=p), nn.ReLU()]
+    layers += [nn.Linear(h, 1), nn.Dropout(p=p)]  # <- MDL030
+    return nn.Sequential(*layers)
+""",
+    "appended": """
+def make(d, h, n, p):
+    layers = [nn.Linear(d, h), nn.ReLU()]
+    layers.append(nn.Linear(h, 1))
+    layers.append(nn.Dropout(p))  # <- MDL030
+    return nn.Sequential(*layers)
+""",
+}
+LISTED_CORRECT = {
+    "dropout before the last layer": """
+def make(d, h, n, p):
+    layers = [nn.Linear(d, h), nn.ReLU()]
+    for _ in range(n):
+        layers += [nn.Linear(h, h), nn.ReLU(), nn.Dropout(p)]
+    layers += [nn.Linear(h, 1)]
+    return nn.Sequential(*layers)
+""",
+    "a rate of 0": """
+def make(d, h, n, p):
+    layers = [nn.Linear(d, h), nn.ReLU(), nn.Linear(h, 1), nn.Dropout(0)]
+    return nn.Sequential(*layers)
+""",
+    "a layer under a condition": """
+def make(d, h, n, p):
+    layers = [nn.Linear(d, h), nn.ReLU(), nn.Dropout(p)]
+    if n:
+        layers.append(nn.Linear(h, 1))
+    return nn.Sequential(*layers)
+""",
+    "features": """
+class Inner(nn.Module):
+    def __init__(self, d, h, p):
+        super().__init__()
+        self.body = nn.Sequential(*[nn.Linear(d, h), nn.ReLU(), nn.Dropout(p)])
+        self.out = nn.Linear(h, 1)
+    def forward(self, x):
+        return self.out(self.body(x))
+def make(d, h, n, p):
+    return Inner(d, h, p)
+""",
+}
+
+
+@pytest.mark.parametrize("script", LISTED.values(), ids=LISTED.keys())
+def test_lint_reports_dropout_at_the_end_of_a_list(lint_reports, script):
+    lint_reports(LISTED_HEAD + script + TRAIN)
+
+
+@pytest.mark.parametrize("script", LISTED_CORRECT.values(), ids=LISTED_CORRECT.keys())
+def test_lint_accepts_lists_that_end_in_a_layer(lint_is_clean, script):
+    lint_is_clean(LISTED_HEAD + script + TRAIN)

@@ -37,6 +37,7 @@ class Shared(nn.Module):
         return x
 model = Shared()
 """,
+    "one cell for several rounds": "ROUNDS = 4\ncells = nn.ModuleList([nn.Linear(4, 4)] * ROUNDS)\n",
     "once": "layers = nn.ModuleList([nn.Linear(4, 4)] * 1)\n",
     "sizes, not layers": "layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip([4] * 3, [4] * 3)])\n",
     "a list that is not part of a model": "probes = [nn.Linear(4, 4)] * 3\n",
@@ -517,3 +518,98 @@ def test_lint_reports_one_layer_as_several_entries(lint_reports, script):
 @pytest.mark.parametrize("script", SEVERAL_INSTANCES.values(), ids=SEVERAL_INSTANCES)
 def test_lint_accepts_several_layers_and_shared_ones(lint_is_clean, script):
     lint_is_clean(HEAD + BLOCK + script, "MDL004")
+
+
+WITH_NORM = """
+class Block(nn.Module):
+    def __init__(self, d, norm, attention=None):
+        super().__init__()
+        self.norm, self.attention, self.ff = norm, attention, nn.Linear(d, d)
+    def forward(self, x):
+        return x + self.ff(self.norm(x))
+"""
+PASSED = {
+    "a variable": """
+def make(d, n):
+    norm = nn.LayerNorm(d)
+    return nn.Sequential(*[Block(d, norm) for _ in range(n)])  # <- MDL004
+""",
+    "an attribute, by keyword": """
+class Encoder(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.norm_layer = nn.LayerNorm(d)
+        self.blocks = nn.ModuleList([Block(d, norm=self.norm_layer) for _ in range(n)])  # <- MDL004
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.norm_layer(x)
+""",
+    "appended in a loop": """
+class Attention(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
+    def forward(self, x):
+        return (self.q(x) @ self.k(x).transpose(1, 2)).softmax(-1) @ self.v(x)
+attention = Attention(8)
+blocks = nn.ModuleList()
+for _ in range(4):
+    blocks.append(Block(8, nn.LayerNorm(8), attention))  # <- MDL004
+""",
+}
+PASSED_CORRECT = {
+    "created for each block": """
+def make(d, n):
+    return nn.Sequential(*[Block(d, nn.LayerNorm(d)) for _ in range(n)])
+""",
+    "created in the loop": """
+blocks = nn.ModuleList()
+for _ in range(4):
+    norm = nn.LayerNorm(8)
+    blocks.append(Block(8, norm))
+""",
+    "only one block": """
+norm = nn.LayerNorm(8)
+blocks = nn.ModuleList([Block(8, norm)])
+""",
+    "a class": """
+norm = nn.LayerNorm
+blocks = nn.ModuleList([Block(8, norm(8)) for _ in range(4)])
+""",
+    "shared by name": """
+shared_norm = nn.LayerNorm(8)
+blocks = nn.ModuleList([Block(8, shared_norm) for _ in range(4)])
+""",
+    "an activation": """
+norm = nn.Identity()
+blocks = nn.ModuleList([Block(8, norm) for _ in range(4)])
+""",
+    "heads of one encoder": """
+class Head(nn.Module):
+    def __init__(self, encoder, classes):
+        super().__init__()
+        self.encoder, self.out = encoder, nn.Linear(8, classes)
+encoder = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+heads = nn.ModuleList([Head(encoder, n) for n in (2, 3)])
+""",
+    "copied by the block": """
+import copy
+class Copying(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = copy.deepcopy(norm)
+norm = nn.LayerNorm(8)
+blocks = nn.ModuleList([Copying(norm) for _ in range(4)])
+""",
+}
+
+
+@pytest.mark.parametrize("script", PASSED.values(), ids=PASSED.keys())
+def test_lint_reports_one_layer_in_several_blocks(lint_reports, script):
+    lint_reports(HEAD + WITH_NORM + script)
+
+
+@pytest.mark.parametrize("script", PASSED_CORRECT.values(), ids=PASSED_CORRECT.keys())
+def test_lint_accepts_blocks_with_own_layers(lint_is_clean, script):
+    lint_is_clean(HEAD + WITH_NORM + script)

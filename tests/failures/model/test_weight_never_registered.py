@@ -433,3 +433,95 @@ def test_run_reports_lost_parameters(run_reports, script):
 @pytest.mark.parametrize("script", RUN_CORRECT.values(), ids=RUN_CORRECT)
 def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(RUN_HEAD + script + ("" if "train(" in script else RUN_TAIL))
+
+
+NAMED = {
+    "a class token": """
+class Net(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.cls_token = torch.zeros(1, 1, d)  # <- MDL011
+        self.body = nn.Linear(d, d)
+    def forward(self, x):
+        return self.body(torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1))
+""",
+    "positions in two classes": """
+class Encoder(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.pos_embed = torch.randn(1, n, d)  # <- MDL011
+    def forward(self, x):
+        return x + self.pos_embed
+class Decoder(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.pos_embed = torch.randn(1, n, d)  # <- MDL011
+    def forward(self, x):
+        return x + self.pos_embed
+""",
+    "the gate of an attention": """
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gamma = torch.zeros(1)  # <- MDL011
+    def forward(self, x, attended):
+        return x + self.gamma * attended
+""",
+}
+NAMED_CORRECT = {
+    "a parameter": """
+class Net(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, d))
+    def forward(self, x):
+        return torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+""",
+    "filled with sines": """
+class Net(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.encoding = torch.zeros(n, d)
+        self.pos_encoding = torch.zeros(n, d)
+        self.pos_encoding[:, 0::2] = torch.sin(torch.arange(n)[:, None] / 10000 ** (torch.arange(0, d, 2) / d))
+    def forward(self, x):
+        return x + self.pos_encoding
+""",
+    "updated by the module": """
+class Mean(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.scale = torch.ones(d)
+    def forward(self, x):
+        if self.training:
+            self.scale = 0.9 * self.scale + 0.1 * x.std(0).detach()
+        return x / self.scale
+""",
+    "weights of the classes": """
+class Loss(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = torch.ones(n)
+    def forward(self, x, y):
+        return nn.functional.cross_entropy(x, y, weight=self.weight)
+""",
+    "a constant": """
+class Net(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.alpha = torch.zeros(1, requires_grad=False)
+        self.frequencies = torch.randn(d, 8)
+    def forward(self, x):
+        return self.alpha + torch.sin(x @ self.frequencies)
+""",
+}
+
+
+@pytest.mark.parametrize("script", NAMED.values(), ids=NAMED.keys())
+def test_lint_reports_plain_tensors_with_the_name_of_a_weight(lint_reports, script):
+    lint_reports("import torch\nfrom torch import nn\n" + script)
+
+
+@pytest.mark.parametrize("script", NAMED_CORRECT.values(), ids=NAMED_CORRECT.keys())
+def test_lint_accepts_parameters_and_constants(lint_is_clean, script):
+    lint_is_clean("import torch\nfrom torch import nn\n" + script)

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.queries.batch_loops import is_loss_call
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import is_without_gradients, origins, possible_values
+from trueloop.analysis.queries.td_targets import without_views
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 
@@ -33,7 +34,8 @@ def trained_models(source: SourceFile, losses: Container[str]) -> Iterator[tuple
     for call in source.all_calls:
         if not call.args or not is_loss_call(source, call) or not _is_one_of(source, call, losses):
             continue
-        outputs = [each for each in origins(source, call.args[0]) if isinstance(each, ast.Call)]
+        values = [without_views(each) for each in origins(source, call.args[0])]
+        outputs = [each for each in values if isinstance(each, ast.Call)]
         found = next((models for each in outputs if (models := list(_models(source, each)))), [])
         if found and not is_without_gradients(source, call):
             yield call, found
@@ -84,7 +86,7 @@ def output_layers(source: SourceFile, model: TrainedModel) -> list[ast.Call | No
     layers: list[ast.Call | None] = []
     for value in returned_by_forward(model.definition):
         for output in [value] if isinstance(value, ast.Call) else possible_values(source, value) or [value]:
-            match output:
+            match without_views(output):
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
                     layers += _layers_of_attribute(source, model.definition, name) or [None]
                 case _:

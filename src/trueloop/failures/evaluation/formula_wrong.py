@@ -24,8 +24,9 @@ How it is detected
     Only the linter finds it, from the names of variables and functions: ``recall`` and ``precision`` from ``tp``,
     ``fp`` and ``fn``; an accuracy that ``//`` rounds down; ``iou`` over a sum of two sums; the intersection of boxes
     without a limit at 0; ``r2`` with the total sum of squares in the numerator; a ``nanmean`` over quotients of which
-    ``np.maximum`` or a small constant keeps the divisor above 0; and ``argmin`` or ``topk(largest=False)`` of the
-    outputs of a model trained with a cross-entropy, compared with labels.
+    ``np.maximum`` or a small constant keeps the divisor above 0; the p-value of SciPy under the name of a
+    correlation; and ``argmin`` or ``topk(largest=False)`` of the outputs of a model trained with a cross-entropy,
+    compared with labels.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -40,8 +41,9 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.td_targets import without_views
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _FALSE: Final = {"precision": "fn", "recall": "fp", "sensitivity": "fp"}
@@ -59,6 +61,9 @@ _LIMITING: Final = frozenset(
 )
 _CROSS_ENTROPY: Final = re.compile(r"cross_?entropy|nll_?loss", re.IGNORECASE)
 _OVERLAP: Final = re.compile(r"inter", re.IGNORECASE)
+_CORRELATIONS: Final = frozenset(("spearmanr", "pearsonr", "kendalltau"))
+_CORRELATION: Final = re.compile(r"corr|spearman|pearson|kendall|rho\b|[spk][lr]cc\b", re.IGNORECASE)
+_P_VALUE: Final = re.compile(r"(\b|_)p(\b|_)|p_?val|signif", re.IGNORECASE)
 _HITS: Final = re.compile(r"diag|inter|(^|_)tps?\b|true_?pos", re.IGNORECASE)
 _SETS_NAN: Final = re.compile(r"np\.nan\b(?!mean)|torch\.nan\b|[\"']nan[\"']|np\.NaN|math\.nan|numpy\.nan\b")
 _AT_LEAST: Final = frozenset(("maximum", "clamp", "clamp_min", "clip", "max"))
@@ -73,8 +78,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if wrong:
             yield Hit(message=f"`{ast.unparse(value)}` is not the {wrong}.", node=value)
     yield from _absent_classes(source)
+    yield from _p_values(source)
     if source.mentions(_CROSS_ENTROPY):
         yield from _smallest_outputs(source)
+
+
+def _p_values(source: SourceFile) -> Iterator[Hit]:
+    """Yield each p-value of ``spearmanr(a, b)`` whose variable, function or class is called a correlation."""
+    for name, value in _named_values(source) if definitions(source).calls.keys() & _CORRELATIONS else ():
+        read = without_views(value)
+        is_second = isinstance(read, ast.Subscript) and integer(read.slice) == 1
+        owner = getattr(read, "value", None) if is_second or getattr(read, "attr", "") == "pvalue" else None
+        results = origins(source, owner, 2) if owner is not None else ()
+        made = {last_name(each.func) for each in results if isinstance(each, ast.Call)}
+        around = getattr(source.parents.get(id(function_of(source, value))), "name", "")
+        called = f"{around} {name}" if isinstance(source.parents.get(id(value)), ast.Return) else name
+        if made & _CORRELATIONS and _CORRELATION.search(called) and not _P_VALUE.search(called):
+            yield Hit(message=f"`{ast.unparse(read)}` is the p-value, and not the correlation.", node=value)
 
 
 def _absent_classes(source: SourceFile) -> Iterator[Hit]:
@@ -239,7 +259,8 @@ def _is_distance(source: SourceFile, call: ast.Call, owner: ast.expr) -> bool:
 
 RULE = Rule(
     required_words=(
-        "recall|precision|sensitivity|iou|jaccard|inter_|inter =|intersection|r2|argmin|largest|//|nanmean",
+        "recall|precision|sensitivity|iou|jaccard|inter_|inter =|intersection|r2|argmin|largest|//|nanmean|"
+        + "|".join(_CORRELATIONS),
         "torch",
     ),
     find=find,

@@ -47,27 +47,27 @@ from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import enclosing_expressions
 from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, Module, SourceFile, last_name
-from trueloop.core.source_text import nodes_in, walk
+from trueloop.core.source_text import encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_FLAG: Final = re.compile(
+FLAG: Final = re.compile(
     r"^((b|mb|batch|is|not|non|sampled|episode|ep|all|self)_?)*"
     r"(dones?|terminals?|terminated|terminations?|terms?|ended|finals?)"
     r"(_?(b|t|mb|batch|mask|masks|tensor|flags?|buf|buffer|mem|memory|history|list|np))*$",
     re.IGNORECASE,
 )
-_REWARDS: Final = frozenset(("r", "rew", "rews", "reward", "rewards", "rs", "rwd"))
+REWARDS: Final = frozenset(("r", "rew", "rews", "reward", "rewards", "rs", "rwd"))
 _DISCOUNTS: Final = frozenset(("gamma", "discount", "discounts"))
 _NEXT: Final = re.compile(
     r"next|new|(^|_)(s2|s_|ss|sp|ns|s1|o2|x2|obs2|state2|states2|state_|states_|s_prime|s_p|n_s|sn)($|_)", re.IGNORECASE
 )
-_STORING: Final = re.compile(
+STORING: Final = re.compile(
     r"append|push|^add|store|remember|^put|insert|record|print|memor|observe|save|log", re.IGNORECASE
 )
 _COUNTER: Final = re.compile(r"(global_)?(steps?|episodes?|iters?|iterations?|epochs?|games?|updates?|num|n|total)_")
 """The start of ``steps_done`` and other counts."""
-_MASK: Final = re.compile(r"mask|msk|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
-_ENDLESS: Final = re.compile(r"Pendulum|HalfCheetah|Swimmer|Reacher|Pusher|infinite.horizon|continuing", re.IGNORECASE)
+MASK: Final = re.compile(r"mask|msk|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
+ENDLESS: Final = re.compile(r"Pendulum|HalfCheetah|Swimmer|Reacher|Pusher|infinite.horizon|continuing", re.IGNORECASE)
 _NO_FLAG: Final = re.compile(
     r"^_|info|idx|ind(ex|ices)|weight|^ws?$|prob|log|act|trunc|time|limit|legal|valid|mask|discount|gamma|goal|step|prio|id"
 )
@@ -89,7 +89,7 @@ class _Target(NamedTuple):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each target that bootstraps from all next states, although the program knows which are terminal."""
-    if any(_ENDLESS.search(each.text.source) for each in source.modules):
+    if any(ENDLESS.search(each.text.source) for each in source.modules):
         return
     yield from _inverted(source)
     for target in _targets(source):
@@ -120,7 +120,7 @@ def _inverted(source: SourceFile) -> Iterator[Hit]:
     if not flags:
         return
     found = [(node, flag) for node in source.nodes_of(ast.BinOp, ast.Call, ast.IfExp, ast.If)
-             if (flag := _flag_that_keeps(node)) and _FLAG.match(flag) and not _MASK.search(flag)]  # fmt: skip
+             if (flag := _flag_that_keeps(node)) and FLAG.match(flag) and not MASK.search(flag)]  # fmt: skip
     if not found or any(_is_complement(source, each) for each in source.nodes_of(ast.expr)):
         return
     for node, flag in found:
@@ -137,9 +137,9 @@ def _flag_that_keeps(node: ast.AST) -> str:
     match node:
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             for reward, product in ((left, right), (right, left)):
-                parts = product_factors(product) if _words(reward) & _REWARDS else []
+                parts = product_factors(product) if words_of(reward) & REWARDS else []
                 if len(parts) > 2 and any(map(_is_discount, parts)):
-                    return next((name for each in parts if _FLAG.match(name := _plain_name(each))), "")
+                    return next((name for each in parts if FLAG.match(name := _plain_name(each))), "")
             return ""
         case ast.Call(func=func, args=[test, kept, other]) if last_name(func) == "where":
             return _plain_name(test) if _adds_value(kept) and not _adds_value(other) else ""
@@ -168,7 +168,7 @@ def _adds_value(node: ast.expr) -> bool:
     match node:
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             pairs = ((left, right), (right, left))
-            return any(_words(reward) & _REWARDS and any(map(_is_discount, product_factors(p))) for reward, p in pairs)
+            return any(words_of(reward) & REWARDS and any(map(_is_discount, product_factors(p))) for reward, p in pairs)
         case _:
             return False
 
@@ -179,7 +179,7 @@ def _stepped(source: SourceFile | Module) -> Iterator[list[str]]:
         match each:
             case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Call(func=ast.Attribute(attr="step"))):
                 if len(parts) in (4, 5):
-                    yield [part.id for part in parts if isinstance(part, ast.Name) and _FLAG.match(part.id)]
+                    yield [part.id for part in parts if isinstance(part, ast.Name) and FLAG.match(part.id)]
             case _:
                 pass
 
@@ -189,14 +189,14 @@ def _is_complement(source: SourceFile, node: ast.expr) -> bool:
     match node:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             around = source.parents.get(id(node))
-            return bool(_FLAG.match(_plain_name(inner))) and not isinstance(around, ast.While | ast.If | ast.BoolOp)
+            return bool(FLAG.match(_plain_name(inner))) and not isinstance(around, ast.While | ast.If | ast.BoolOp)
         case ast.UnaryOp(op=ast.Invert(), operand=inner) | ast.BinOp(op=ast.Sub(), left=ast.Constant(), right=inner):
-            return any(_FLAG.match(last_name(each)) for each in nodes_in(inner, ast.Name, ast.Attribute))
+            return any(FLAG.match(last_name(each)) for each in nodes_in(inner, ast.Name, ast.Attribute))
         case (
             ast.Compare(left=inner, ops=[ast.Eq() | ast.NotEq() | ast.Is()])
             | ast.IfExp(test=inner, body=ast.Constant(), orelse=ast.Constant())
         ):
-            return bool(_FLAG.match(_plain_name(inner)))
+            return bool(FLAG.match(_plain_name(inner)))
         case ast.Call(func=func):
             return last_name(func) in ("logical_not", "rsub", "bitwise_not")
         case _:
@@ -210,7 +210,7 @@ def _targets(source: SourceFile) -> Iterator[_Target]:
             continue
         function = function_of(source, node)
         for reward, value in ((node.left, node.right), (node.right, node.left)):
-            if not _words(reward) & _REWARDS:
+            if not words_of(reward) & REWARDS:
                 continue
             product = _only_value(function, value) if isinstance(value, ast.Name) else value
             if product is None or not _is_discounted(product):
@@ -221,7 +221,8 @@ def _targets(source: SourceFile) -> Iterator[_Target]:
                 yield _Target(node, parts, frozenset(names | set(_assigned_names(source, node))))
 
 
-def _words(node: ast.AST) -> set[str]:
+def words_of(node: ast.AST) -> set[str]:
+    """Return the words in the names that a node contains."""
     return {
         word
         for each in nodes_in(node, ast.Name, ast.Attribute)
@@ -239,7 +240,7 @@ def _is_discounted(node: Any) -> bool:
 def _is_discount(factor: ast.expr) -> bool:
     if isinstance(factor, ast.Constant):
         return isinstance(factor.value, float) and 0.8 <= factor.value < 1
-    return not isinstance(factor, ast.Call) and bool(_words(factor) & _DISCOUNTS)
+    return not isinstance(factor, ast.Call) and bool(words_of(factor) & _DISCOUNTS)
 
 
 def _only_value(function: Any, name: ast.Name) -> Any:
@@ -284,7 +285,7 @@ def _values_next_state(parts: tuple[ast.AST, ...]) -> bool:
 def _is_masked(parts: tuple[ast.AST, ...], names: set[str]) -> bool:
     """Return True if a value may be computed with a mask other than a flag that is called done."""
     complements = (each for part in parts for each in nodes_in(part, ast.BinOp, ast.Invert))
-    return any(map(_MASK.search, names)) or any(
+    return any(map(MASK.search, names)) or any(
         isinstance(each, ast.Invert)
         or (isinstance(each.op, ast.Sub) and isinstance(each.left, ast.Constant) and each.left.value == 1)
         for each in complements
@@ -321,7 +322,7 @@ def _flags_of(function: Any) -> list[str]:
     begun = {id(target) for each in fixed for target in each.targets}
     stored = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     own |= {each.id for each in stored if id(each) not in begun}
-    found = {name for name in own if _FLAG.match(name)}
+    found = {name for name in own if FLAG.match(name)}
     for each in nodes:
         if isinstance(each, ast.Tuple) and isinstance(each.ctx, ast.Store):
             found |= _flags_among(each.elts)
@@ -358,14 +359,14 @@ def _computed_from(source: SourceFile, read: ast.expr, target: _Target) -> set[s
         ):
             return _flags_among(elements) or None
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as stored]):
-            is_index = isinstance(stored, ast.Subscript) and _is_in(read, stored.slice)
-            is_neutral = bool(_FLAG.match(last_name(stored))) and not is_index
+            is_index = isinstance(stored, ast.Subscript) and encloses(stored.slice, read)
+            is_neutral = bool(FLAG.match(last_name(stored))) and not is_index
         case ast.While():
-            is_neutral = _is_in(read, statement.test)
+            is_neutral = encloses(statement.test, read)
         case ast.If():
             is_neutral = _only_ends_loop(source, statement, target)
         case ast.Expr(value=ast.Call(func=func)):
-            is_neutral = bool(_STORING.search(last_name(func))) and not _is_calculated(source, read)
+            is_neutral = bool(STORING.search(last_name(func))) and not _is_calculated(source, read)
         case _:
             pass
     return set() if is_neutral else None
@@ -380,24 +381,20 @@ def _is_calculated(source: SourceFile, read: ast.AST) -> bool:
 def _flags_among(elements: list[ast.expr]) -> set[str]:
     """Return the flags that a tuple is unpacked to, also ``d`` or ``fell`` at the end of ``o, a, r, o2, fell``."""
     names = [each.id for each in elements if isinstance(each, ast.Name)]
-    is_transition = len(names) > 3 and any(name_words(name) & _REWARDS for name in names)
-    flags = {name for name in names if _FLAG.match(name) or (is_transition and name == names[-1] and _LAST.match(name))}
+    is_transition = len(names) > 3 and any(name_words(name) & REWARDS for name in names)
+    flags = {name for name in names if FLAG.match(name) or (is_transition and name == names[-1] and _LAST.match(name))}
     if flags or not is_transition or len(names) != len(elements) or len(names) != _TRANSITION:
         return flags
     *_, next_state, last = names
-    is_flag = _NEXT.search(next_state) and not (_NEXT.search(last) or last in _REWARDS or _NO_FLAG.search(last))
+    is_flag = _NEXT.search(next_state) and not (_NEXT.search(last) or last in REWARDS or _NO_FLAG.search(last))
     return {last} if is_flag else set()
-
-
-def _is_in(node: ast.AST, outer: ast.AST) -> bool:
-    return any(each is node for each in walk(outer))
 
 
 def _only_ends_loop(source: SourceFile, node: ast.If, target: _Target) -> bool:
     """Return True if an ``if`` neither contains a target, nor comes before it, nor assigns what it is computed from."""
     statements = (*node.body, *node.orelse)
     is_before = node.lineno < target.node.lineno and function_of(source, node) is function_of(source, target.node)
-    if any(_is_in(target.node, each) for each in statements) or any(
+    if any(encloses(each, target.node) for each in statements) or any(
         isinstance(each, ast.Continue | ast.Break | ast.Return) and is_before
         for statement in statements
         for each in walk(statement)
@@ -417,11 +414,11 @@ def _only_ends_loop(source: SourceFile, node: ast.If, target: _Target) -> bool:
 def _stored_flag(source: SourceFile) -> str:
     """Return the flag that a program stores together with a reward, such as ``memory.push(s, a, r, s2, done)``."""
     for call in source.all_calls:
-        if _STORING.search(last_name(call.func)) and last_name(call.func) != "print":
+        if STORING.search(last_name(call.func)) and last_name(call.func) != "print":
             parts = [inner for each in call.args for inner in getattr(each, "elts", [each])]
             names = [each.id for each in parts if isinstance(each, ast.Name)]
-            flags = [name for name in names if _FLAG.match(name)]
-            if flags and set().union(*map(name_words, names)) & _REWARDS:
+            flags = [name for name in names if FLAG.match(name)]
+            if flags and set().union(*map(name_words, names)) & REWARDS:
                 return flags[0]
     return ""
 
@@ -434,12 +431,12 @@ def _dropped_flag(source: SourceFile | Module, learner: str) -> str:
     stored = [
         nodes
         for call in source.nodes_of(ast.Call)
-        if last_name(call.func) == learner or _STORING.search(last_name(call.func))
+        if last_name(call.func) == learner or STORING.search(last_name(call.func))
         if last_name(call.func) != "print"
         for nodes in [[each for part in (*call.args, *call.keywords) for each in nodes_in(part, ast.Name)]]
-        if set().union(*map(_words, nodes)) & _REWARDS and any(map(_is_next, nodes))
+        if set().union(*map(words_of, nodes)) & REWARDS and any(map(_is_next, nodes))
     ]
-    if not stored or any(_FLAG.match(each.id) or _MASK.search(each.id) for nodes in stored for each in nodes):
+    if not stored or any(FLAG.match(each.id) or MASK.search(each.id) for nodes in stored for each in nodes):
         return ""
     return next((names[0] for names in _stepped(source) if names), "")
 
@@ -453,11 +450,11 @@ def _handles_ends(source: SourceFile, part: SourceFile | Module, target: _Target
         is_read = isinstance(each.ctx, ast.Load) and not isinstance(
             source.parents.get(id(each)), ast.Subscript | ast.Attribute
         )
-        if "final" in name or _MASK.search(name):
+        if "final" in name or MASK.search(name):
             return True
-        if name and is_read and not _COUNTER.match(name) and (_FLAG.match(name) or _FLAG.match(name.split("_")[-1])):
+        if name and is_read and not _COUNTER.match(name) and (FLAG.match(name) or FLAG.match(name.split("_")[-1])):
             more = _computed_from(source, each, target)  # type: ignore[arg-type]
-            if more is None or any(not _FLAG.match(other) for other in more):
+            if more is None or any(not FLAG.match(other) for other in more):
                 return True
     return any(isinstance(each.ops[0], ast.IsNot) and _is_next(each.left) for each in part.nodes_of(ast.Compare))
 

@@ -1,4 +1,4 @@
-"""A ReLU or tanh is the last operation before a loss that takes logits, so it limits what they can say.
+"""An activation is the last operation before a loss that takes logits, so it limits what they can say.
 
 What you see
     The accuracy stays below what the data allow, or the loss stops falling early. After a ReLU, outputs are exactly 0
@@ -21,10 +21,10 @@ When this is fine
 
 How it is detected
     In a run, the sanitizer reports a cross-entropy or a binary cross-entropy with logits whose input is the direct
-    result of a ReLU, ReLU6 or tanh, in 3 backward passes; reshaping in between does not matter. The linter reports
-    such an activation directly before the loss, or at the end of a model, and a loop in ``forward`` that applies one
-    after every layer, also after the last. It also reports a ReLU whose result is the
-    mean of a reparameterization, ``mu + std * eps``, in a program with a KL divergence: such a mean is never negative.
+    result of a ReLU, ReLU6, tanh, ELU, SELU, GELU or SiLU, in 3 backward passes; reshaping in between does not matter.
+    The linter reports such an activation directly before the loss, or at the end of a model, and a loop in ``forward``
+    that applies one after every layer, also after the last. It also reports a ReLU whose result is the mean of a
+    reparameterization, ``mu + std * eps``, in a program with a KL divergence: such a mean is never negative.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -42,7 +42,7 @@ from trueloop.analysis.queries.activations import RELU, VIEWS, remove_activation
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
-from trueloop.failures.loss.logits_clipped.after_every_layer import activations_after_every_layer
+from trueloop.failures.loss.logits_clipped.after_every_layer import SMOOTH, activations_after_every_layer
 from trueloop.failures.loss.logits_clipped.latent_means import latent_means
 from trueloop.tracing.events import BackwardLosses
 
@@ -51,12 +51,18 @@ LOSSES: Final = frozenset((
     "torch.nn.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits",
 ))  # fmt: skip
 CLIPPING: Final[dict[str, str]] = {
+    **{f"torch.nn.{kind}": kind for kind in SMOOTH},
+    **{f"torch.nn.functional.{kind.lower()}": kind for kind in SMOOTH},
     **dict.fromkeys((*RELU, "torch.nn.ReLU6", "torch.nn.functional.relu6"), "ReLU"),
     **dict.fromkeys(("torch.tanh", "torch.nn.functional.tanh", "torch.Tensor.tanh", "torch.nn.Tanh"), "tanh"),
 }
-OPERATIONS: Final[dict[tuple[str, ...], str]] = {("relu",): "ReLU", ("hardtanh",): "ReLU", ("tanh",): "tanh"}
+OPERATIONS: Final[dict[tuple[str, ...], str]] = {
+    ("relu",): "ReLU", ("hardtanh",): "ReLU", ("tanh",): "tanh",
+    **{(name.lower(),): name for name in SMOOTH},
+}  # fmt: skip
 CONSEQUENCES: Final = {
     "ReLU": "no output can be negative",
+    **dict.fromkeys(SMOOTH, "no output can be far below 0"),
     "tanh": "all outputs are between -1 and 1, so no probability comes near 0 or 1",
 }
 MIN_TIMES: Final = 3
@@ -121,12 +127,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _message(loss: str, activation: str) -> str:
-    return f"`{loss}` takes any numbers, but its input is the result of a {activation}: {CONSEQUENCES[activation]}."
+    kind = f"{'an' if activation in ('ELU', 'SELU') else 'a'} {activation}"
+    return f"`{loss}` takes any numbers, but its input is the result of {kind}: {CONSEQUENCES[activation]}."
 
 
 RULE = Rule(
     required_words=(
-        "elu(|eLU|elu6|ReLU6|tanh(|Tanh|act|sigmoid(",
+        "elu(|eLU|ELU|SiLU|silu(|elu6|ReLU6|tanh(|Tanh|act|sigmoid(",
         "ross_entropy|CrossEntropyLoss|BCEWithLogitsLoss|kl|KL",
     ),
     find=find,
@@ -152,7 +159,7 @@ print(f"loss {loss.item():.3f}")
 
 FAILURE = Failure(
     code="LOS014",
-    title="A ReLU or tanh limits the logits",
+    title="A ReLU, ELU or tanh limits the logits",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"nn.Linear(32, 4), nn.ReLU())": "nn.Linear(32, 4))"}),

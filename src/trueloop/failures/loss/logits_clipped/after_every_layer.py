@@ -18,7 +18,9 @@ _ACTIVATION: Final = re.compile(
     r"relu6?|leaky_relu|tanh|sigmoid|gelu|elu|selu|silu|(non_?lin(earity)?|act(ivation)?)(_?(fn|func|function|layer))?",
     re.IGNORECASE,
 )
-_LAYERS: Final = frozenset(("ReLU", "ReLU6", "Tanh"))
+SMOOTH: Final = ("ELU", "SELU", "CELU", "GELU", "SiLU")
+"""Activations whose results are never far below 0."""
+_LAYERS: Final = frozenset(("ReLU", "ReLU6", "Tanh", *SMOOTH))
 _KEEPING: Final = re.compile(r"drop|contiguous|flatten|squeeze|view|reshape", re.IGNORECASE)
 _NO_ACTIVATION: Final = re.compile(r"Identity|lambda|None|[Ss]oftmax")
 

@@ -39,7 +39,9 @@ from typing import Final
 from trueloop.analysis.abstract_value import NO_GRAPH
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import VIEWS, layer_before, remove_activation_fix
-from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.analysis.queries.possible_values import known_constant
+from trueloop.analysis.queries.trained_models import output_layers, trained_models
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import Event
@@ -102,6 +104,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((loss.node, "the loss"),),
                 fix=remove_activation_fix(source, dropout, "dropout"),
             )
+    for call, models in trained_models(source, _LOSSES):
+        layers = [layer for each in models for layer in output_layers(source, each)]
+        last = layers[0] if all(each and _drops(source, each) for each in layers) else None
+        if last is not None and id(last) not in reported:
+            reported.add(id(last))
+            yield Hit(
+                message=f"`{ast.unparse(last)}` sets outputs of the model to 0 before the loss: dropout belongs before "
+                "the last layer.",
+                node=last,
+                related=((call, "the loss"),),
+            )
+
+
+def _drops(source: SourceFile, layer: ast.Call) -> bool:
+    """Return True for a dropout layer with another rate than 0."""
+    rates = [*layer.args, *(each.value for each in layer.keywords if each.arg == "p")]
+    return last_name(layer.func) == "Dropout" and not (rates and known_constant(source, rates[0]) == 0)
 
 
 RULE = Rule(required_words=("ropout", "oss|entropy", "Linear|Conv"), find=find)

@@ -32,11 +32,12 @@ How it is detected
     ensemble. It also reports ``repeat`` and ``dict.fromkeys`` with such a call, ``copy.copy`` of a layer for each
     entry of a container, and ``functools.lru_cache`` on a function that returns a new layer. Of a layer in a variable
     it reports a comprehension, product or loop that puts it into a ``ModuleList``, ``ModuleDict`` or ``Sequential``
-    several times, also where a function returns it or gets it as an argument, and a layer that is the default of a
-    parameter. It accepts that under a condition, and where the class, function or comment says "shared", "tied",
-    "reuse" or the like. In a run, the sanitizer reports a container with several entries of the same parameters, if
-    the source of the program has such an expression for its class. Without one, a run cannot show whether the weights
-    are shared by mistake or on purpose.
+    several times, also where a function returns it or gets it as an argument, one normalisation, attention or linear
+    layer that is passed to each block of such a container, and a layer that is the default of a parameter. It accepts
+    that under a condition, and where the class, function or comment says "shared", "tied", "reuse" or the like. In a
+    run, the sanitizer reports a container with several entries of the same parameters, if the source of the program has
+    such an expression for its class. Without one, a run cannot show whether the weights are shared by mistake or on
+    purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -58,7 +59,7 @@ from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, dotted_name, nodes_in, read_source, walk
+from trueloop.core.source_text import Fix, dotted_name, integer, nodes_in, read_source, walk
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.model.layer_repeated.one_instance import one_instance_entries
 from trueloop.failures.model.target_not_copied import is_shallow_copy
@@ -161,7 +162,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for argument in call.args:
             for product, repeated, times in _products(_resolve_name(source, call, argument)):
                 layer = next((each for each in repeated.elts if id(each) in makers), None)
-                is_single = isinstance(times, ast.Constant) and times.value in (0, 1)
+                is_single = integer(times) in (0, 1) or re.search(r"(?i)round|iter|hops|unroll", ast.unparse(times))
                 if not isinstance(layer, ast.Call) or is_single or id(product) in reported:
                     continue
                 reported.add(id(product))
@@ -182,7 +183,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             message=f"`{entry}` is created once, as the default of a parameter, so all calls of "
             f"`{getattr(each.repeated_by, 'name', '')}` share its weights."
             if is_default
-            else f"`{entry}` is one `{layer}` that becomes several entries, so all of them share its weights.",
+            else f"`{entry}` is one `{layer}` in several entries, so all of them share its weights.",
             node=each.entry,
             related=() if is_default else ((each.created, "created once here"),),
         )

@@ -21,6 +21,8 @@ _ON_PURPOSE: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of code that shares weights on purpose."""
+_PASSED: Final = re.compile(r"norm|att(ention|n)|mha|feed_?forward|ffn|^mlp|^(linear|conv\dd)$", re.IGNORECASE)
+"""Classes of layers of which each block of a model has one of its own."""
 _MAX_DEPTH: Final = 3
 
 
@@ -84,8 +86,9 @@ def _entries(source: SourceFile, containers: set[int], node: ast.expr, around: t
             inner = [each for each in possible_values(source, node) if isinstance(each, lists)]
         case ast.Call() if id(node) in containers or last_name(node.func) in ("list", "tuple", "OrderedDict"):
             inner = node.args
-        case ast.Call(args=[]):
-            yield _Entry(node, around)
+        case ast.Call():
+            returned = [] if node.args else [node]
+            yield from (_Entry(each, around) for each in (*returned, *_passed_layers(source, node)))
         case ast.Starred(value=value):
             inner = [value]
         case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Dict(values=elements):
@@ -100,6 +103,17 @@ def _entries(source: SourceFile, containers: set[int], node: ast.expr, around: t
             pass
     for each in inner:
         yield from _entries(source, containers, each, around)
+
+
+def _passed_layers(source: SourceFile, block: ast.Call) -> Iterator[ast.expr]:
+    """Yield the variables with a layer of its own that a block gets as an argument, unless the block copies it."""
+    definition = definitions(source).classes.get(last_name(block.func))
+    if definition is None or re.search(r"copy|clone", ast.unparse(definition)):
+        return
+    for each in (*block.args, *(keyword.value for keyword in block.keywords)):
+        made = possible_values(source, each) if isinstance(each, ast.Name | ast.Attribute) else []
+        if made and all(isinstance(m, ast.Call) and _PASSED.search(last_name(m.func)) for m in made):
+            yield each
 
 
 def _filled(source: SourceFile, containers: list[ast.Call]) -> Iterator[ast.expr]:

@@ -31,10 +31,11 @@ How it is detected
     a parameter in a list, if the parameter got gradients, is not registered in the model, is in no optimizer that
     stepped, and did not change in at least four updates. The linter reports an attribute to which a module's
     ``__init__`` assigns something computed from an ``nn.Parameter`` that is used for nothing else, or the parameter
-    converted from a dtype that the program shows to another one. It also reports a
-    tensor that ``__init__`` creates with ``requires_grad=True`` and assigns to an attribute, if the file uses this
-    attribute only for computations in the module's methods and never asks for gradients itself. Another file may use
-    the gradients, and ``.to(device)`` may return the parameter itself, so this is a warning.
+    converted from a dtype that the program shows to another one. It also reports a tensor that ``__init__`` creates
+    with ``requires_grad=True``, or fills with noise, zeros or ones, and assigns to an attribute, which has the name of
+    a weight in the second case: ``self.cls_token = torch.zeros(1, 1, 64)``. The file uses this attribute only for
+    computations in the module's methods and never asks for gradients itself. Another file may use the gradients, and
+    ``.to(device)`` may return the parameter itself, so this is a warning.
 
 References
     torch.nn.parameter.Parameter, https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html
@@ -44,9 +45,10 @@ References
 """
 
 import ast
+import re
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
@@ -71,6 +73,12 @@ FACTORIES: Final = frozenset((
 ))  # fmt: skip
 GRADIENT_CALLS: Final = frozenset(("grad", "jacrev", "jacfwd", "vjp", "jvp", "hessian", "jacobian", "functional_call"))
 """Calls with which a program computes gradients itself or replaces weights."""
+_CONSTANT: Final = frozenset(f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "empty", "normal"))
+_LEARNED: Final = re.compile(
+    r"((cls|class|mask|dist\w*|query|latent|memory|register|start|sos)_?)?(tokens?|embed(ding)?s?|prompts?|quer(y|ies))"
+    r"|pos(ition(al)?)?_?(emb|enc)\w*|alpha|beta|gamma|scale"
+)
+"""Names of what is learned; ``self.weight = torch.randn(8, 4)`` may be a random projection."""
 REFLECTION: Final = frozenset(("setattr", "getattr", "vars", "__setattr__", "register_parameter", "register_buffer"))
 
 MIN_UPDATES: Final = 4  # with a gradient; by then, all optimizers should have stepped
@@ -131,20 +139,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     attributes = list(source.nodes_of(ast.Attribute))
     for attribute, module, created in candidates:
-        uses = [each for each in attributes if each.attr == attribute]
+        found = [each for each in attributes if each.attr == attribute and ast.unparse(each.value) == "self"]
+        stores = [each for each in found if isinstance(each.ctx, ast.Store) and not encloses(module, each)]
+        others = [each for each in source.tree.body if any(encloses(each, store) for store in stores)]
+        of_others = {id(each) for each in found if any(encloses(other, each) for other in others)}
+        uses = [each for each in attributes if each.attr == attribute and id(each) not in of_others]
         reads = [each for each in uses if isinstance(each.ctx, ast.Load)]
         only_own = all(ast.unparse(each.value) == "self" and encloses(module, each) for each in uses)
         if only_own and reads and len(uses) == len(reads) + 1 and all(_is_operand(source, each) for each in reads):
             yield Hit(
-                message=f"`self.{attribute}` requires gradients but is not an `nn.Parameter`: it is not trained, moved "
-                "or saved with the module.",
+                message=f"`self.{attribute}` is not an `nn.Parameter` but a plain tensor: it is not trained, moved or "
+                "saved with the module.",
                 node=created,
                 fix=_wrap_in_parameter(source, created),
             )
 
 
 def _trainable_attributes(source: SourceFile, module: ast.stmt) -> Iterator[tuple[str, ast.ClassDef, ast.Call]]:
-    """Yield the attributes to which the constructor of a module assigns tensors that require gradients."""
+    """Yield the attributes to which the constructor of a module assigns tensors that should be weights."""
     if not isinstance(module, ast.ClassDef) or not any(source.qualified_name(base) in MODULES for base in module.bases):
         return
     for method in module.body:
@@ -153,8 +165,13 @@ def _trainable_attributes(source: SourceFile, module: ast.stmt) -> Iterator[tupl
                 continue
             target = each.targets[0]
             is_own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
-            if is_own and _requires_gradients(source, each.value):
-                yield cast("ast.Attribute", target).attr, module, each.value
+            name = target.attr if isinstance(target, ast.Attribute) and is_own else ""
+            is_fixed = any(keyword.arg in ("requires_grad", "dtype") for keyword in each.value.keywords)
+            is_weight = (
+                source.qualified_name(each.value.func) in _CONSTANT and _LEARNED.fullmatch(name) and not is_fixed
+            )
+            if is_own and (is_weight or _requires_gradients(source, each.value)):
+                yield name, module, each.value
 
 
 def _requires_gradients(source: SourceFile, call: ast.Call) -> bool:
@@ -243,6 +260,14 @@ FAILURE = Failure(
     bad=SCRIPT.replace("{scale}", "nn.Parameter(torch.ones(1)).unsqueeze(0)"),
     good=SCRIPT.replace("{scale}", "nn.Parameter(torch.ones(1).unsqueeze(0))"),
     fix="Make the tensor an nn.Parameter.",
-    rule=Rule(required_words=("torch", "forward(", "Module", "requires_grad|Parameter("), find=find_all),
+    rule=Rule(
+        required_words=(
+            "torch",
+            "forward(",
+            "Module",
+            "requires_grad|Parameter(|token|embed|pos|quer|prompt|alpha|beta|gamma|scale",
+        ),
+        find=find_all,
+    ),
     detector=Detector,
 )
