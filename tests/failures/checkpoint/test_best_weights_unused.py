@@ -141,3 +141,134 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+SAVED = """
+def main(net, optimizer, train_loader, val_loader, test_loader):
+    best_loss = None
+    for epoch in range(20):
+        train(net, optimizer, train_loader)
+        val_loss = evaluate(net, val_loader)
+        if best_loss is None or val_loss < best_loss:
+            best_loss = val_loss
+            torch.save(net.state_dict(), "best.pt")
+    test_loss = evaluate(net, test_loader)  # <- CKP012
+    print(test_loss)
+"""
+TEST = "    test_loss = evaluate(net, test_loader)  # <- CKP012\n"
+SPLIT = """
+def fit(model, loaders, epochs):
+    best_acc = 0.0
+    for epoch in range(epochs):
+        run_epoch(model, loaders["train"])
+        acc = accuracy(model, loaders["val"])
+        is_best = acc > best_acc
+        best_acc = max(acc, best_acc)
+        if is_best:
+            torch.save({"model": model.state_dict(), "epoch": epoch}, f"best_{epoch}.pt")
+
+def main():
+    network = Net()
+    fit(network, loaders, 20)
+    print(accuracy(network, loaders.test))  # <- CKP012
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, model):
+        self.model, self.best_loss = model, 1e9
+    def _save_checkpoint(self, path):
+        torch.save(self.model.state_dict(), path)
+    def train(self):
+        for epoch in range(20):
+            self.epoch()
+            val_loss = self.validate()
+            if val_loss < self.best_loss:
+                self.best_loss = val_loss
+                self._save_checkpoint("best.pt")
+    def _judge(self, loader):
+        return metric(self.model, loader)
+    def test(self):
+        return self._judge(self.test_loader)
+
+trainer = Trainer(Net())
+trainer.train()
+print(trainer.test())  # <- CKP012
+"""
+STOPPER = """
+from pytorchtools import EarlyStopping
+
+def train_model(model, train_loader, valid_loader, n_epochs):
+    early_stopping = EarlyStopping(patience=20, verbose=True)
+    for epoch in range(n_epochs):
+        run_epoch(model, train_loader)
+        valid_loss = validate(model, valid_loader)
+        early_stopping(valid_loss, model)
+        if early_stopping.early_stop:
+            break
+    return model
+net = train_model(net, train_loader, valid_loader, 100)
+test_loss, test_acc = evaluate(net, test_loader)  # <- CKP012
+"""
+OWN = """
+class EarlyStopping:
+    def __init__(self):
+        self.best_score = None
+    def __call__(self, loss, model):
+        if self.best_score is None or loss < self.best_score:
+            self.best_score = loss
+            torch.save(model.state_dict(), "checkpoint.pt")
+"""
+LAST = {
+    "an object that stops the training": STOPPER,
+    "a class that stops the training": STOPPER.replace("from pytorchtools import EarlyStopping\n", OWN),
+    "a function": SAVED,
+    "a script": SAVED.partition(":\n")[2].replace("\n    ", "\n").removeprefix("    "),
+    "a caller": SPLIT,
+    "in each fold": "for fold in range(5):\n" + SAVED.partition(":\n")[2],
+    "a trainer": TRAINER,
+    "a test in the method that trains": TRAINER.partition("trainer =")[0]
+    .replace(
+        '_save_checkpoint("best.pt")\n',
+        '_save_checkpoint("best.pt")\n        test_loss = self._judge(self.test_loader)  # <- CKP012\n',
+    )
+    .replace("def _judge", "def evaluate")
+    .replace("self._judge", "self.evaluate"),
+}
+LOADED = {
+    "loaded after the training was stopped": STOPPER.replace(
+        "    return model\n", '    model.load_state_dict(torch.load("checkpoint.pt"))\n    return model\n'
+    ),
+    "a class that only stops": STOPPER.replace(
+        "from pytorchtools import EarlyStopping\n",
+        OWN.replace('torch.save(model.state_dict(), "checkpoint.pt")', "pass"),
+    ),
+    "a call without the model": STOPPER.replace("(valid_loss, model)", "(valid_loss)"),
+    "loaded": SAVED.replace(TEST, '    net.load_state_dict(torch.load("best.pt"))\n' + TEST),
+    "loaded for a second test": SAVED + '    evaluate(load(net, "best.pt"), test_loader)\n',
+    "loaded by a function": SAVED.replace(TEST, "    use_best(net)\n" + TEST)
+    + '\ndef use_best(net):\n    net.load_state_dict(torch.load("best.pt"))\n',
+    "loaded where the training ends": SAVED.replace(
+        TEST, '        elif epoch > 9:\n            net = load_model("best.pt")\n            break\n' + TEST
+    ),
+    "tested in each epoch": SAVED.replace(
+        "        if best", "        print(evaluate(net, test_loader))\n        if best"
+    ),
+    "chosen on test data": SAVED.replace("val_", "test_"),
+    "no test": SAVED.replace(TEST, "    val_loss = evaluate(net, val_loader)\n"),
+    "the test gets the file": SAVED.replace("evaluate(net, test_loader)", "evaluate(net, test_loader, best_path)"),
+    "another model": SAVED.replace("evaluate(net, test", "evaluate(baseline, test"),
+    "the test loads them": TRAINER.replace(
+        "    def test(self):\n", '    def test(self):\n        self.model = torch.load("best.pt")\n'
+    ),
+    "saved in every epoch": SAVED.replace("if best_loss is None or val_loss < best_loss", "if epoch % 2"),
+}
+
+
+@pytest.mark.parametrize("script", LAST.values(), ids=LAST.keys())
+def test_lint_reports_a_test_of_the_last_weights(lint_reports, script):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", LOADED.values(), ids=LOADED.keys())
+def test_lint_accepts_other_tests(lint_is_clean, script):
+    lint_is_clean(HEAD + script.replace("  # <- CKP012", ""), "CKP012")

@@ -86,6 +86,46 @@ def warm_up(model, optimizer):
     )
 
 
+CALLED = """
+import torch
+
+def load_model(args, model, optimizer):
+    if args.resume:
+        checkpoint = torch.load(args.resume)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        args.start_epoch = checkpoint["epoch"] + 1  # <- CKP016
+        print("resumed at", args.start_epoch)
+
+def main(args, model, optimizer):
+    load_model(args=args, model=model, optimizer=optimizer)
+    for epoch in range(args.epochs):
+        train_one_epoch(model, optimizer)
+"""
+
+
+def test_lint_reports_options_that_a_function_sets(lint_reports):
+    lint_reports(CALLED)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"range(args.epochs)": "range(args.start_epoch, args.epochs)"},
+        {"range(args.epochs)": "range(args.epochs - args.start_epoch)"},
+        {"train_one_epoch(model": "train_one_epoch(epoch + args.start_epoch, model"},
+        {"    load_model(args=args, model=model, optimizer=optimizer)\n": ""},
+        {"        optimizer.load_state": "        # optimizer.load_state"},
+    ],
+)
+def test_lint_ignores_options_that_are_used(lint_is_clean, changes):
+    script = CALLED
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    lint_is_clean(script, "CKP016")
+
+
 REPEATED = """
 import torch
 

@@ -584,6 +584,57 @@ while updates < 400:
     updates += 1
 """,
 }
+GOES_ON |= {
+    "the epoch is in the name of the file": """
+G, D = nn.Linear(6, 1), nn.Linear(1, 1)
+if args.resume_epoch != 0:
+    G.load_state_dict(torch.load("saved/G_%d.pth" % args.resume_epoch))  # <- CKP002
+    D.load_state_dict(torch.load("saved/D_%d.pth" % args.resume_epoch))
+optimizer = torch.optim.Adam(G.parameters(), lr=2e-4, betas=(0.5, 0.999))
+for epoch in range(args.resume_epoch, 200):
+    step(G, optimizer)
+    torch.save(G.state_dict(), "saved/G_%d.pth" % epoch)
+""",
+    "a method gets the number in the name of the file": """
+class Solver:
+    def __init__(self, config):
+        self.resume_iters, self.G = config.resume_epoch, nn.Linear(6, 1)
+        self.g_optimizer = torch.optim.Adam(self.G.parameters())
+    def restore_model(self, resume_iters):
+        path = os.path.join("models", "{}-G.ckpt".format(resume_iters))
+        self.G.load_state_dict(torch.load(path, map_location="cpu"))  # <- CKP002
+    def train(self):
+        start_iters = 0
+        if self.resume_iters:
+            start_iters = self.resume_iters
+            self.restore_model(self.resume_iters)
+        for i in range(start_iters, 1000):
+            step(self.G, self.g_optimizer)
+Solver(args).train()
+""",
+    "an item that is 0 if there is no file": """
+def restore(net, settings):
+    if os.path.exists(settings["file"]):
+        net.load_state_dict(torch.load(settings["file"]))  # <- CKP002
+    else:
+        settings["start_epoch"] = 0
+settings = {"file": args.resume, "start_epoch": args.resume_epoch}
+net = nn.Linear(6, 1)
+restore(net, settings)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+for epoch in range(settings["start_epoch"], 20):
+    step(net, optimizer)
+""",
+    "options that are called opt": """
+opt = args
+net = nn.Linear(6, 1)
+if opt.resume_epoch > 0:
+    net.load_state_dict(torch.load(f"out/{opt.resume_epoch:03d}.pt"))  # <- CKP002
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(opt.resume_epoch + 1, 20):
+    step(net, optimizer)
+""",
+}
 GOES_ON_FINE = {
     "the optimizer is loaded from its own file": """
 net = nn.Linear(6, 1)
@@ -659,6 +710,59 @@ with torch.no_grad():
     for number in range(first, 20):
         net.load_state_dict(torch.load(f"net{number}.pt"))
         print(number, net(x).mean())
+""",
+}
+GOES_ON_FINE |= {
+    "the file of the epoch is tested": """
+def test(net):
+    net.load_state_dict(torch.load(f"net_{args.resume_epoch}.pt"))
+    print(net(x))
+net = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(args.resume_epoch, 20):
+    step(net, optimizer)
+test(net)
+""",
+    "the file of the epoch is loaded only for a test": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(net.parameters())
+if args.test:
+    net.load_state_dict(torch.load(f"net_{args.resume_epoch}.pt"))
+    print(net(x))
+else:
+    for epoch in range(args.resume_epoch, 20):
+        step(net, optimizer)
+""",
+    "the file of another number": """
+net = nn.Linear(6, 1)
+net.load_state_dict(torch.load(f"pretrained_{args.resume}.pt"))
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(args.resume_epoch, 20):
+    step(net, optimizer)
+""",
+    "the task before this one": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(net.parameters())
+net.load_state_dict(torch.load(f"task_{args.task}.pt"))
+for number in range(args.task, 20):
+    step(net, optimizer)
+""",
+    "the file of the epoch, with that of the optimizer": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(net.parameters())
+if args.resume_epoch:
+    net.load_state_dict(torch.load(f"net_{args.resume_epoch}.pt"))
+    optimizer.load_state_dict(torch.load(f"adam_{args.resume_epoch}.pt"))
+for epoch in range(args.resume_epoch, 20):
+    step(net, optimizer)
+""",
+    "weights of a training without this part": """
+net = nn.Linear(6, 1)
+if args.pretrain_epoch:
+    net.load_state_dict(torch.load(f"net_{args.pretrain_epoch}.pt"))
+optimizer = torch.optim.Adam(net.parameters())
+for epoch in range(args.pretrain_epoch, 20):
+    step(net, optimizer)
 """,
 }
 

@@ -246,3 +246,52 @@ def test_lint_accepts_methods_of_derived_classes(lint_is_clean):
 def test_lint_accepts_arguments_of_base_classes(lint_is_clean, changes):
     script = INHERITED.replace(*changes).replace("  # <- ENV011", "").replace("count, greedy=True)", "count, True)", 1)
     lint_is_clean("import torch\nfrom torch import nn\n" + script, "ENV011")
+
+
+LOST = """
+import torch
+def main(loss, loader, model, optimizer):
+    for stage in range(3):
+        if loss == 2:  # <- ENV011
+            criterion = Mixed(stage)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"loss == 2": 'loss == "ssim"'},
+        {"def main(loss,": 'loss = input("loss: ")\ndef main(', "    for stage": "    global loss\n    for stage"},
+        {"        if loss == 2:": "        alpha = 1 - stage / 3 if stage and loss == 2 else 1.0\n        if alpha:"},
+    ],
+)
+def test_lint_reports_a_setting_that_the_loss_overwrites(lint_reports, changes):
+    script = LOST if "        if loss == 2:" not in changes else LOST.replace("  # <- ENV011", "")
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    lint_reports(script if "# <-" in script else script.replace("else 1.0", "else 1.0  # <- ENV011"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss = criterion": "value = criterion", "loss.backward": "value.backward"},
+        {"loss == 2": "loss == 0"},
+        {"    for stage in range(3):\n        if": "    for stage in range(3):\n        loss = stage\n        if"},
+        {"    for stage in range(3):\n        if loss == 2:\n            c": "    for _ in range(1):\n        c"},
+        {"loss == 2": "stage == 2"},
+    ],
+)
+def test_lint_ignores_other_comparisons(lint_is_clean, changes):
+    script = LOST.replace("  # <- ENV011", "")
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    lint_is_clean(script, "ENV011")

@@ -65,7 +65,90 @@ def main(args):
     train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 """,
 }
+FAULTY |= {
+    "in the function that trains": """
+def fit(model, seed):
+    torch.manual_seed(seed)  # <- ENV012
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        train(model, optimizer)
+net = Net()
+fit(net, 3)
+""",
+    "in a method, for several seeds": """
+class Runner:
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+    def train_with(self, seed):
+        np.random.seed(seed)
+        torch.manual_seed(seed)  # <- ENV012
+        train(self.net, self.optimizer)
+def main(seeds):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    runner = Runner(net, optimizer)
+    for each_seed in seeds:
+        runner.train_with(each_seed)
+        torch.save(net, f"net_{each_seed}.pt")
+""",
+    "a function that trains is defined after it": """
+net = Net()
+seed = 3
+torch.manual_seed(seed)  # <- ENV012
+def episode():
+    net(torch.randn(2, 4)).mean().backward()
+for _ in range(3):
+    episode()
+""",
+    "a loop over seeds": """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for seed in [0, 1, 2]:
+    torch.manual_seed(seed)  # <- ENV012
+    for _ in range(3):
+        train(model, optimizer)
+""",
+}
 CORRECT = {
+    "a model for each seed": """
+example = Net()
+for seed in [0, 1, 2]:
+    torch.manual_seed(seed)
+    model = Net()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a model for each seed, made by a function": """
+example = Net()
+def make_net():
+    return Net()
+for seed in [0, 1, 2]:
+    torch.manual_seed(seed)
+    model = make_net()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "the same first weights for all seeds": """
+import copy
+first = Net()
+for seed in [0, 1, 2]:
+    torch.manual_seed(seed)
+    model = copy.deepcopy(first)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a trained model is judged with several seeds": """
+model = Net()
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for seed in [0, 1, 2]:
+    torch.manual_seed(seed)
+    print(model(torch.randn(2, 4)))
+""",
+    "a function that makes its model": """
+def fit(seed):
+    torch.manual_seed(seed)
+    model = Net()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+example = Net()
+fit(3)
+""",
     "before the model": """
 def main(args):
     torch.manual_seed(args.seed)

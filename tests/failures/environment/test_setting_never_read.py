@@ -355,6 +355,20 @@ def test_a_field_that_another_file_reads_is_read(tmp_path, other, codes):
     assert _codes(tmp_path, {**CONFIGURED, "other.py": other}) == codes
 
 
+CONSTANTS = CONFIGURED["train.py"].replace("from config import Config, extra_config", "import ships, models")
+CONSTANTS = CONSTANTS.replace("model, config = nn.Linear(4, 1), Config()", "WEIGHT_DECAY = 5e-4\nmodel = models.Net()")
+CONSTANTS = CONSTANTS.replace("config.lr", "0.1")
+NET = "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(4, 1)\n"
+
+
+@pytest.mark.parametrize(
+    ("other", "codes"),
+    [("from train import *\nprint(WEIGHT_DECAY)\n", set()), ("x = 1\n", {"ENV008"})],
+)
+def test_a_constant_of_a_program_with_unknown_imports(tmp_path, other, codes):
+    assert _codes(tmp_path, {"train.py": CONSTANTS, "models.py": NET, "other.py": other}) == codes
+
+
 SHARED = {
     "options.py": """
 import argparse

@@ -90,3 +90,58 @@ def test_lint_accepts_other_choices(lint_codes, script):
 @pytest.mark.parametrize("validation", NO_VALIDATION.values(), ids=NO_VALIDATION)
 def test_lint_accepts_programs_without_validation_data(lint_codes, validation):
     assert "EVL035" not in lint_codes(HEAD.format(validation=validation) + FAULTY["by the name of the value"])
+
+
+BOTH = """
+import torch
+
+def fit(model, train_loader, val_loader, test_loader, patience=5):
+    best_loss = 1e9
+    for epoch in range(99):
+        train(model, train_loader)
+        loss = evaluate(model, val_loader)
+        if loss < best_loss:
+            best_loss = loss
+            torch.save(model.state_dict(), "best.pt")
+    model.load_state_dict(torch.load("best.pt"))
+    return evaluate(model, test_loader)
+
+fit(net, loader, test, test)  # <- EVL035
+"""
+IN_CLASS = """
+import torch
+
+class Experiment:
+    def __init__(self, x_train, x_validation, x_test):
+        self.x_train, self.x_validation, self.x_test = x_train, x_validation, x_test
+    def run(self):
+        for epoch in range(99):
+            self.train(self.x_train)
+            if self.check_early_stopping(self.evaluate(self.x_validation)):
+                break
+        print(self.evaluate(self.x_test))
+Experiment(X_train, x_validation=X_test, x_test=X_test).run()  # <- EVL035
+"""
+
+
+@pytest.mark.parametrize("script", [BOTH, IN_CLASS, BOTH.replace("test, test)", "data.test_set, data.test_set)")])
+def test_lint_reports_test_data_that_is_passed_as_both(lint_reports, script):
+    lint_reports(script)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test, test)": "val, test)"},
+        {"test, test)": "held_out, held_out)"},
+        {"test, test)": "test_set.copy(), test_set)"},
+        {"val_loader": "loader"},
+        {"best_loss": "lowest", ", patience=5": "", '"best.pt"': '"x.pt"'},
+    ],
+)
+def test_lint_ignores_other_arguments(lint_codes, changes):
+    script = BOTH
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    assert "EVL035" not in lint_codes(script)

@@ -34,6 +34,8 @@ class BestCheck(NamedTuple):
     """"<" if the body runs for values below the best one, ">" if for values above it."""
     updates: bool
     """Whether the body assigns the best value."""
+    takes_first: bool = False
+    """Whether the body also runs where there is no best value yet: ``best is None or loss < best``."""
 
 
 class BestFlag(NamedTuple):
@@ -48,6 +50,7 @@ class BestFlag(NamedTuple):
 def best_checks(source: SourceFile) -> Iterator[BestCheck]:
     """Yield each comparison with a variable that is called the best, whose body stores the new best value or saves."""
     for node in source.nodes_of(ast.If):
+        takes_first = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or)
         for test in _conditions(node.test):
             if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and _sign(test.ops[0])):
                 continue
@@ -59,7 +62,7 @@ def best_checks(source: SourceFile) -> Iterator[BestCheck]:
             stored = [each for each, _ in stores_in(node.body)]
             updates = any(is_same(each, right) for each in stored)
             if updates or any(map(is_best, stored)) or saves_model(node.body):
-                yield BestCheck(node, left, right, sign, updates)
+                yield BestCheck(node, left, right, sign, updates, takes_first)
 
 
 def best_flags(source: SourceFile) -> Iterator[BestFlag]:
@@ -177,8 +180,22 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr,
 
 
 def _conditions(test: ast.expr) -> list[ast.expr]:
-    """Return the conditions that must all be true."""
-    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    """Return the conditions that must all be true, if there is a best value already."""
+    if not isinstance(test, ast.BoolOp):
+        return [test]
+    others = [each for each in test.values if not _is_first(each)]
+    return test.values if isinstance(test.op, ast.And) else others if len(others) == 1 else [test]
+
+
+def _is_first(test: ast.expr) -> bool:
+    """Return True for a test whether there is no best value yet: ``not best``, ``best is None`` or ``epoch == 0``."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=value):
+            return is_best(value)
+        case ast.Compare(ops=[ast.Is() | ast.Eq()], comparators=[ast.Constant()]):
+            return True
+        case _:
+            return False
 
 
 def _sign(operator: ast.cmpop) -> str:

@@ -154,6 +154,20 @@ def called_function(source: SourceFile, call: ast.Call) -> ast.FunctionDef | Non
     return known.functions.get(name)
 
 
+def only_call(source: SourceFile, function: Any) -> ast.Call | None:
+    """Return the call of a function of the program that is called in one place; None for others and for a module.
+
+    A call with too few arguments is one of another method: ``model.train()`` does not run ``def train(self, seed)``.
+    """
+    known, name = definitions(source), getattr(function, "name", "")
+    if not name or known.functions.get(name) is not function:
+        return None
+    is_method = isinstance(source.parents.get(id(function)), ast.ClassDef)
+    required = len(function.args.args) - len(function.args.defaults) - is_method
+    calls = [each for each in known.calls.get(name, []) if len(each.args) + len(each.keywords) >= required]
+    return calls[0] if len(calls) == 1 else None
+
+
 def enclosing_loops(source: SourceFile, node: ast.AST) -> list[tuple[ast.For | ast.While, ...]]:
     """Return the loops around a node, innermost first, for each chain of calls that leads to it."""
     chains = enclosing_blocks(source, node)

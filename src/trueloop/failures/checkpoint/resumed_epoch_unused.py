@@ -21,9 +21,10 @@ When this is fine
 
 How it is detected
     Only the linter finds it: a variable called ``start_epoch`` or the like that gets ``checkpoint["epoch"]`` and that
-    nothing reads apart from messages, in a program that loads an optimizer's state and trains in a loop over ``range``
-    with a single argument. It also reports a saved dictionary with the number of the epoch itself, at the end of the
-    epoch, if the loop begins at the item with the same key.
+    nothing reads apart from messages, also ``args.start_epoch`` in a function that is called before the loop, in a
+    program that loads an optimizer's state and trains in a loop over ``range`` with a single argument. It also reports
+    a saved dictionary with the number of the epoch itself, at the end of the epoch, if the loop begins at the item with
+    the same key.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -37,6 +38,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.queries.resumed_loops import resumed_loops
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -107,7 +109,7 @@ def _unused_epochs(source: SourceFile) -> Iterator[Hit]:
             for each in source.nodes_of(ast.Name, ast.Attribute)
             if last_name(each) == name and isinstance(each.ctx, ast.Load)
         ]
-        loop = next((each for each in loops if _scope(source, each, target) is _scope(source, statement, target)), None)
+        loop = next((each for each in loops if _is_resumed_by(source, each, statement, target)), None)
         if loop is not None and all(_is_shown(source, each) for each in reads):
             yield Hit(
                 message=f"`{ast.unparse(target)}` is read from the checkpoint but never used: "
@@ -115,6 +117,22 @@ def _unused_epochs(source: SourceFile) -> Iterator[Hit]:
                 node=statement,
                 related=((loop.iter, "the loop"),),
             )
+
+
+def _is_resumed_by(source: SourceFile, loop: ast.For, statement: ast.Assign, target: ast.expr) -> bool:
+    """Return True for a loop in the scope of the epoch that is read, or after the call that sets ``args.start_epoch``.
+
+    The function must be called right before the loop, with the object that gets the epoch.
+    """
+    if _scope(source, loop, target) is _scope(source, statement, target):
+        return True
+    function = function_of(source, statement)
+    owner = last_name(getattr(target, "value", None))
+    if owner not in [each.arg for each in getattr(getattr(function, "args", None), "args", [])] or owner == "self":
+        return False
+    block = source.block(loop)
+    before = block[: block.index(loop)] if loop in block else []
+    return any(called_function(source, call) is function for each in before for call in nodes_in(each, ast.Call))
 
 
 def _scope(source: SourceFile, node: ast.AST, target: ast.expr) -> Any:

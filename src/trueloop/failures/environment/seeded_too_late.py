@@ -24,7 +24,8 @@ When this is fine
 
 How it is detected
     Only the linter finds it: in a program that trains, the only call that sets a seed, with a value that is called a
-    seed, follows the creation of a model in the same block, and the training follows it. It also reports
+    seed, follows the creation of a model in the same block, and the training follows it. The seed may also be in a
+    function that is called there with it, or in a loop over several seeds. It also reports
     ``torch.cuda.manual_seed`` if nothing else sets a seed, or only in the other arm of the condition, and a function
     that sets the seed of PyTorch and has "seed" in its name, if no file of the project mentions it and nothing else in
     the program sets a seed. It also reports a number, True or False that is assigned to an attribute of ``torch``,
@@ -36,12 +37,12 @@ References
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import default_of, in_other_arm
+from trueloop.analysis.queries.class_instances import called_function, definitions, only_call
+from trueloop.analysis.queries.possible_values import default_of, in_other_arm, parameters_of
 from trueloop.analysis.queries.seeding import sets_a_seed
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
@@ -60,8 +61,12 @@ _SETTINGS: Final = {
 """Module -> the attributes that a program may set."""
 _SEEDING: Final = re.compile(r"(?i)seed|determinis|reproduc")
 _CUDA: Final = ("cuda.manual_seed", "cuda.manual_seed_all")
-_TRAINING: Final = re.compile(r"^(train(?!er|ing)|fit|run|backward|learn|optimi[sz]e$)", re.IGNORECASE)
+_TRAINING: Final = re.compile(r"^(train(?!er|ing)|fit|run(?!ner)|backward|learn|optimi[sz]e$)", re.IGNORECASE)
+_EVALUATING: Final = re.compile(r"_?(eval|test|infer|sampl|generat|predict|plot)")
 _LOADING: Final = re.compile(r"load_state_dict|from_pretrained|load_weights|load_from_checkpoint")
+_RESETTING: Final = re.compile(
+    r"deepcopy|load_state_dict|reset_(param|model|weight|agent)|^(re_?)?init_?(weight|model|net|param)|^apply$"
+)
 _LAYERS: Final = re.compile(r"^(torch\.)?nn\.[A-Z]")
 _MAX_DEPTH: Final = 3
 
@@ -82,14 +87,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     others = [each for each in others if not _is_optional(source, each)]
     if len(others) == 1 and "seed" in "".join(map(ast.unparse, others[0].args)).lower():
-        model = _model_before(source, others[0])
-        if model is not None:
-            yield Hit(
-                message=f"`{ast.unparse(others[0])}` comes after `{ast.unparse(model.func)}` has drawn its first "
-                "weights, which are not seeded.",
-                node=others[0],
-                related=((model, "created here"),),
-            )
+        for model, loop in _models_before(source, others[0]):
+            created, seed = ast.unparse(model.func), ast.unparse(others[0])
+            message = f"`{seed}` comes after `{created}` has drawn its first weights, which are not seeded."
+            if loop is not None:
+                message = f"The runs of all seeds train one model: `{created}` draws its first weights before them, "
+                message += "without a seed, and the second run goes on with the weights of the first."
+            yield Hit(message=message, node=others[0], related=((model, "created here"),))
 
 
 def _never_called(source: SourceFile, seeds: list[ast.Call]) -> Iterator[Hit]:
@@ -137,26 +141,60 @@ def _sets_seed(call: ast.Call) -> bool:
 
 
 def _is_optional(source: SourceFile, call: ast.Call) -> bool:
-    """Return True for the seed of a method that may get one, and for the body of a function that only sets seeds."""
+    """Return True for the seed of an evaluation or of a method that may get one, and in a function that only seeds."""
     function = function_of(source, call)
     if isinstance(function, ast.Module) or not call.args:
         return False
     default = default_of(source, call.args[0])
     is_none = isinstance(default, ast.Constant) and default.value is None
-    return is_none or bool(_OWN.fullmatch(function.name))
+    return is_none or bool(_OWN.fullmatch(function.name) or _EVALUATING.match(function.name))
 
 
-def _model_before(source: SourceFile, seed: ast.Call) -> ast.Call | None:
-    """Return the first call before a seed, in its block, that creates a model which is trained after it."""
-    statement: Any = source.statement_of(seed)
-    around = source.parents.get(id(statement))
-    if isinstance(around, ast.If) and not around.orelse:  # if args.seed is not None
-        statement = around
-    block: Sequence[ast.stmt] = source.block(statement)
+def _models_before(source: SourceFile, seed: ast.Call) -> Iterator[tuple[ast.Call, ast.For | None]]:
+    """Yield the first model before a seed, or before the call of the function with the seed, that is trained after it.
+
+    With the loop over several seeds between the two, if there is one.
+    """
+    node: ast.Call | None = seed
+    while node is not None:
+        statement: Any = source.statement_of(node)
+        loop: ast.For | None = None
+        while _is_around_seed(source.parents.get(id(statement)), node):
+            statement = source.parents[id(statement)]
+            loop = statement if isinstance(statement, ast.For) else loop
+        if (loop is None and node is seed) or not _makes_own(source, statement):
+            model = _model_before(source, statement)
+            if model is not None:
+                yield model, loop
+                return
+        function = function_of(source, statement)
+        names = {each.arg for each in parameters_of(function)} if isinstance(function, ast.FunctionDef) else set[str]()
+        is_passed = not names.isdisjoint(last_name(each) for each in seed.args)
+        node = only_call(source, function) if node is seed and is_passed else None
+
+
+def _is_around_seed(around: Any, node: ast.Call) -> bool:
+    """Return True for ``if args.seed is not None`` and for a loop over the seeds that a call gets."""
+    if isinstance(around, ast.For):
+        return "seed" in ast.unparse(around.target).lower() and last_name(around.target) in map(last_name, node.args)
+    return isinstance(around, ast.If) and not around.orelse and "seed" in ast.unparse(around.test).lower()
+
+
+def _makes_own(source: SourceFile, statement: ast.stmt) -> bool:
+    """Return True if a statement, or a function that it calls, creates or resets a model after the seed."""
+    calls = list(nodes_in(statement, ast.Call))
+    functions = [each for each in (called_function(source, call) for call in calls) if each is not None]
+    calls += [each for function in functions for each in nodes_in(function, ast.Call)]
+    return any(_RESETTING.search(last_name(each.func)) or _creates_model(source, each) for each in calls)
+
+
+def _model_before(source: SourceFile, statement: ast.stmt) -> ast.Call | None:
+    """Return the first call before a statement, in its block, that creates a model which is trained from there on."""
+    block = source.block(statement)
     if statement not in block:
         return None
-    position = list(block).index(statement)
-    before, after = block[:position], block[position + 1 :]
+    before, after = block[: block.index(statement)], block[block.index(statement) :]
+    before = [each for each in before if not isinstance(each, ast.FunctionDef | ast.ClassDef)]
     calls = [call for each in before for call in nodes_in(each, ast.Call) if isinstance(each, ast.Assign)]
     model = next((each for each in calls if _creates_model(source, each)), None)
     is_trained = any(_TRAINING.search(last_name(c.func)) for each in after for c in nodes_in(each, ast.Call))

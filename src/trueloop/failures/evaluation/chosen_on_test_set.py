@@ -23,7 +23,8 @@ When this is fine
 How it is detected
     Only the linter finds it: a comparison with the best value so far that saves the model, or an object for early
     stopping, gets a value whose name, or whose evaluation, is that of test data, while the program creates validation
-    data and chooses nothing by it.
+    data and chooses nothing by it. It also reports a call that passes one test set as the validation and as the test
+    data of a function or class that stops early or keeps the best weights.
 
 References
     Prechelt, "Automatic early stopping using cross validation: quantifying the criteria", 1998,
@@ -33,19 +34,23 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of, single_assignments
 from trueloop.analysis.queries.best_values import choices
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
 from trueloop.analysis.queries.loop_variables import stored_names
 from trueloop.analysis.queries.metric_names import name_words
+from trueloop.analysis.queries.possible_values import parameters_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _TEST: Final = frozenset(("test", "testing", "tst"))
+_CHOOSING: Final = re.compile(r"(?i)early_?stop|patience|best_(val|loss|acc|score|model|metric|epoch|f1|weight|state)")
 _VALIDATION: Final = frozenset(("val", "valid", "validation", "vali", "dev", "holdout"))
 _DATA: Final = frozenset((
     "loader", "dataloader", "set", "dataset", "data", "dl", "ds", "iter", "iterator", "x", "xs", "images", "db",
@@ -54,6 +59,38 @@ _DATA: Final = frozenset((
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each choice by a test value although there is validation data, and test data that is passed as both."""
+    yield from _chosen_by_test_value(source)
+    yield from _passed_as_both(source)
+
+
+def _passed_as_both(source: SourceFile) -> Iterator[Hit]:
+    """Yield each test set that a call passes as validation data, too, to code that stops or saves by a best value."""
+    for call in source.all_calls:
+        function = called_function(source, call)
+        if function is None or any(isinstance(each, ast.Starred) for each in call.args):
+            continue
+        names = [each.arg for each in parameters_of(function)]
+        names = names[1:] if names[:1] == ["self"] else names
+        given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}
+        parts = {
+            (bool(name_words(name) & _VALIDATION), ast.unparse(value)): (name, value)
+            for name, value in given.items()
+            if dotted_name(value) and data_words(value) & _TEST and name_words(name) & (_TEST | _VALIDATION)
+        }
+        both = next((text for is_validation, text in parts if is_validation and (False, text) in parts), "")
+        owner = source.parents.get(id(function))
+        if both and _CHOOSING.search(ast.unparse(owner if isinstance(owner, ast.ClassDef) else function)):
+            name, value = parts[True, both]
+            yield Hit(
+                message=f"`{both}` is passed as `{name}` and as `{parts[False, both][0]}`: the test set also decides "
+                "when the training stops or which weights are kept.",
+                node=value,
+                related=((parts[False, both][1], "passed as test data here"),),
+            )
+
+
+def _chosen_by_test_value(source: SourceFile) -> Iterator[Hit]:
     """Yield each choice by a test value in a program that creates validation data and chooses nothing by it."""
     found = [(node, value, _part(source, value)) for node, value in choices(source)]
     if not any(part == "test" for *_, part in found) or any(part == "validation" for *_, part in found):

@@ -90,6 +90,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             yield from _compared_against_names(source, check)
         elif not later:
             yield from _never_updated(source, check, initial)
+        elif check.takes_first:
+            continue
         elif all(any(encloses(each, target) for each in check.node.body) for target in later):
             yield from _reset_or_never_beaten(source, check, initial)
         else:

@@ -44,7 +44,9 @@ def _may_restore(source: SourceFile) -> bool:
                 return True
         elif _RESTORING.search(last_name(call.func)):
             passed = [*call.args, *(each.value for each in call.keywords)]
-            names = [last_name(each) for part in passed for each in nodes_in(part, ast.Name, ast.Attribute)]
+            parts = [each for part in passed for each in nodes_in(part, ast.Name, ast.Attribute)]
+            owners = {id(each.value) for each in parts if isinstance(each, ast.Attribute)}
+            names = [last_name(each) for each in parts if last_name(each) != "opt" or id(each) not in owners]
             if any(map(_OPTIMIZER.search, names)) or last_name(call.func) in ("load_state", "load_from_checkpoint"):
                 return True
     keys = [each.slice for each in source.nodes_of(ast.Subscript) if isinstance(each.ctx, ast.Load)]

@@ -53,7 +53,8 @@ How it is detected
     as ``out[train_mask]``, and nothing reads the held-out mask, indices or array. (7) The data is split at random again
     in every epoch, while the model stays the same. (8) ``random_split`` or ``train_test_split`` gets windows that begin
     one step after the other: of a dataset, a list, ``sliding_window_view`` or ``unfold``. (9) A dataset adds the files
-    of the test folder in the branch for ``mode == "train"``.
+    of the test folder in the branch for ``mode == "train"``. (10) Held-out rows are a sample, such as
+    ``table.sample(frac=0.1)``, of data that a training set or a fit gets as a whole, and nothing drops them from it.
 
 References
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html

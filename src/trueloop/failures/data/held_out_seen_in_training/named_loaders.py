@@ -13,6 +13,7 @@ from trueloop.core.source_text import dotted_name
 from trueloop.failures.data.held_out_seen_in_training import (
     files_of_test_part,
     folds_share_model,
+    sampled_rows,
     scored_on_training,
     unread_part,
     windows_split,
@@ -149,11 +150,12 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from folds_share_model.find(source)
     yield from windows_split.find(source)
     yield from files_of_test_part.find(source)
+    yield from sampled_rows.find(source)
 
 
 _LOADERS: Final = f"DataLoader|random_split|{LOADER_WORDS}|_dl|dl_|Dl|DL"
 _FOLDS: Final = "old&.step(|chunk(&.step(|array_split&.step(|kf&.step(|cv&.step(|Split&.step(|LeaveOne&.step("
 _PARTS: Final = "test_|_test|val_|_val|_te |_te,"
 _ORDERS: Final = "permutation&range(&torch|randperm&range("
-_FILES: Final = "glob(&test|listdir(&test"
+_FILES: Final = "glob(&test|listdir(&test|.sample(&val|.sample(&test|.sample(&dev"
 RULE = Rule(required_words=(f"{_LOADERS}|{_FOLDS}|{_PARTS}|{_ORDERS}|{_FILES}",), find=find_all)

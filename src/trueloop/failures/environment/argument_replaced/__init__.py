@@ -29,7 +29,8 @@ How it is detected
     call. It also reports an argument that is replaced by a constant before the function reads it. Arguments that the
     text calls unused, ignored or deprecated are not reported. Of the command line, it reports an attribute of the
     parsed arguments that is replaced in the same block before it is read, and a variable that got an option, if nothing
-    else reads the option.
+    else reads the option. It also reports a comparison such as ``loss == "mse"`` in a loop that assigns the loss of a
+    batch to the same variable later.
 
 References
     Pylint, "unused-argument", https://pylint.readthedocs.io/en/stable/user_guide/messages/warning/unused-argument.html
@@ -44,6 +45,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.possible_values import enclosing_nodes, parameters_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in, walk
+from trueloop.failures.environment.argument_replaced.loss_over_setting import settings_lost_to_loss
 from trueloop.failures.environment.argument_replaced.options import overwritten_options
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
@@ -59,6 +61,7 @@ _METHODS_THAT_READ_ALL: Final = frozenset(("save_hyperparameters", "getcallargs"
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each value that stands where an argument or an option is meant."""
     yield from overwritten_options(source)
+    yield from settings_lost_to_loss(source)
     for name, constant, place in _constants(source):
         function = function_of(source, place)
         if (
@@ -152,18 +155,20 @@ def _is_constant(node: ast.expr) -> bool:
 _SIGNATURE: Final = re.compile(r"\bdef \w+\(([^)]*)\)")
 _GETS_CONSTANT: Final = re.compile(r"(?:[\s(,]|self\._?)(\w+) ?= ?(?:-?[.\d]|True\b|False\b|[\"'])")
 
+_COMPARED: Final = re.compile(r"\b(\w+) ?== ?[\"'1-9]")
+
 
 def _may_replace(text: str) -> bool:
-    """Return True for a text with options, or in which a name that is an argument of some function gets a constant."""
+    """Return True for a text with options, or in which the name of an argument gets a constant or a setting a loss."""
     if "torch" not in text:
         return False
-    if "add_argument" in text:
+    if "add_argument" in text or any(f"{name}.backward(" in text for name in set(_COMPARED.findall(text))):
         return True
     arguments = {name for each in _SIGNATURE.findall(text) for name in re.findall(r"\w+", each)}
     return not arguments.isdisjoint(_GETS_CONSTANT.findall(_SIGNATURE.sub("", text)))
 
 
-RULE = Rule(required_words=("def |add_argument", _may_replace), find=find)
+RULE = Rule(required_words=("def |add_argument|.backward(", _may_replace), find=find)
 
 BAD = """
 import torch

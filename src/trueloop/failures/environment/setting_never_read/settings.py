@@ -407,11 +407,14 @@ def _unread_constants(source: SourceFile) -> Iterator[Setting]:
                 continue
             owner = function_of(source, statement)
             is_top = isinstance(owner, ast.Module)
-            if is_top and (not _is_closed(source) or isinstance(source.parents.get(id(statement)), ast.ClassDef)):
+            if is_top and isinstance(source.parents.get(id(statement)), ast.ClassDef):
                 continue
             seen.add(target.id)
             used = loads | attributes | texts | aliases
-            if _is_number(value) and target.id not in used and kind != "weight":
+            if not _is_number(value) or target.id in used or kind == "weight":
+                continue
+            is_followed = source.notebook or (len(source.modules) > 1 and not source.is_in_other_file(target.id))
+            if not is_top or is_followed or _is_closed(source):
                 yield Setting(statement, kind, target.id, target.id, value)
 
 

@@ -1,12 +1,12 @@
-"""The best weights are copied during training and never used: the model ends with the weights of the last epoch.
+"""The best weights are kept during training and never used: the model ends with the weights of the last epoch.
 
 What you see
     The test score is worse than the best validation score suggests, and early stopping brings nothing. The log shows
     the right best epoch.
 
 Why it happens
-    A copy of the weights changes nothing by itself. The model is trained further, and has the weights of its last
-    update when it is tested or saved.
+    A copy of the weights, or a file, changes nothing by itself. The model is trained further, and has the weights of
+    its last update when it is tested or saved.
 
 Fix
     Load the copy after the loop:
@@ -20,10 +20,14 @@ When this is fine
     - The copy is loaded, saved, returned or passed on anywhere in the program, or by a base class of a library.
     - The best weights are also written to a file, or the test score is computed at each new best value.
     - The model is not used after the training.
+    - The program tests the last weights to compare them with the best ones, which it loads later.
 
 How it is detected
     Only the linter finds it: a copy of a ``state_dict()`` or of a model that is stored under a condition, in a loop or
     in a class, and that no part of the program reads, although the model is used afterwards. A test for None is no use.
+    It also reports a test of the model after the loop in which the best weights were saved to a file, if nothing is
+    loaded from there on, by names such as ``evaluate(model, test_loader)``, and nothing is tested within the loop.
+    An object for early stopping that gets the model saves it, too, unless its class is known and does not.
 
 References
     jpata/particleflow#88, "Load best weights before saving model", https://github.com/jpata/particleflow/pull/88
@@ -41,6 +45,7 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
+from trueloop.failures.checkpoint.best_weights_unused.tested_weights import last_tested
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _FLAGS: Final = frozenset(("best", "better", "improved", "improvement"))
@@ -62,7 +67,7 @@ class _Copy(NamedTuple):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each copy of the best weights that nothing reads."""
+    """Yield each copy of the best weights that nothing reads, and tests of the last weights instead of the best."""
     for copied in _copies(source):
         name, model = ast.unparse(copied.target), ast.unparse(copied.model)
         if (
@@ -76,6 +81,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             "has the weights of the last epoch.",
             node=copied.target,
             related=((copied.condition.test, "the best epoch is found here"),),
+        )
+    for each in last_tested(source):
+        yield Hit(
+            message=f"`{ast.unparse(each.test)}` tests the weights of the last epoch: the best weights of "
+            f"`{ast.unparse(each.model)}` were saved, but are not loaded before the test.",
+            node=each.test,
+            related=((each.saved_at, "the best weights are saved here"),),
         )
 
 
@@ -216,7 +228,9 @@ def _is_loaded_after(function: Any, name: str, node: Any) -> bool:
     )
 
 
-RULE = Rule(required_words=("deepcopy|clone()|state_dict()", "state_dict|deepcopy", "if "), find=find)
+RULE = Rule(
+    required_words=("deepcopy|clone()|state_dict()|save(|save_|topp", "state_dict|deepcopy|save|topp", "if "), find=find
+)
 
 BAD = """
 import copy
@@ -246,7 +260,7 @@ with torch.no_grad():
 
 FAILURE = Failure(
     code="CKP012",
-    title="The best weights are copied but never used",
+    title="The best weights are kept but never used",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(
@@ -257,6 +271,6 @@ FAILURE = Failure(
             )
         },
     ),
-    fix="Load the copy into the model after the training, or save it.",
+    fix="Load the best weights into the model after the training.",
     rule=RULE,
 )
