@@ -137,14 +137,17 @@ class AbstractValue:
         return any(id(module) in own_ids for model in other.models() for module in model.with_enclosing_modules())
 
     def last_layer(self) -> AbstractValue:
-        """Return the last layer of a ``Sequential`` whose layers are all listed in its call; else the module itself."""
+        """Return the last layer of a ``Sequential`` whose layers are all known; else the module itself."""
         layer = self
         while layer.name == SEQUENTIAL and layer.sources:
-            layers = {key: each for key, each in layer.attributes.items() if SUBMODULE not in each.facts}
-            arguments = getattr(layer.node, "args", ())
-            if len(arguments) != len(layer.sources) or any(isinstance(each, ast.Starred) for each in arguments):
+            arguments = listed_layers(layer.node)
+            if EXTENDED not in layer.facts and (
+                len(arguments) != len(layer.sources) or any(isinstance(each, ast.Starred) for each in arguments)
+            ):
                 break  # layers were added later or elsewhere, perhaps conditionally
-            if layers != {f"[{number}]": each for number, each in enumerate(layer.sources)}:
+            known = {key: each for key, each in layer.attributes.items() if SUBMODULE not in each.facts}
+            numbered = {f"[{number}]": each for number, each in enumerate(layer.sources)}
+            if any(each not in layer.sources for each in known.values()) or not numbered.items() <= known.items():
                 break  # a layer was replaced
             layer = layer.sources[-1]
         return layer
@@ -223,8 +226,21 @@ FROZEN: Final = "frozen"
 """Fact: ``requires_grad`` was turned off."""
 COPY: Final = "copy"
 """Fact: the value is an independent copy of another one."""
+EXTENDED: Final = "extended"
+"""Fact: a ``Sequential`` got layers after its creation, each without a condition."""
 EXTERNAL: Final = "external"
 """Fact: an argument of a function that the file does not call."""
+
+
+def listed_layers(node: Any) -> list[ast.expr]:
+    """Return what a call of ``Sequential`` lists: its arguments, or the items of ``OrderedDict([("fc", layer)])``."""
+    match node:
+        case ast.Call(args=[ast.Call(func=function, args=[ast.List(elts=items)], keywords=[])]) if ast.unparse(
+            function
+        ).endswith("OrderedDict"):
+            return items
+        case _:
+            return getattr(node, "args", [])
 
 
 def unknown_value(node: ast.AST | None = None, *sources: AbstractValue) -> AbstractValue:

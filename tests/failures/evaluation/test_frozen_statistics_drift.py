@@ -579,3 +579,77 @@ def test_lint_reports_frozen_statistics_that_train_undoes(lint_reports, case):
 @pytest.mark.parametrize("case", NOT_UNDONE.values(), ids=NOT_UNDONE)
 def test_lint_accepts_statistics_that_stay_frozen(lint_is_clean, case):
     lint_is_clean(_frozen(**case), "EVL022")
+
+
+PART = """
+import torch
+from torch import nn
+from torchvision import models
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = models.resnet18(pretrained=True)
+        for p in self.backbone.parameters():
+            p.requires_grad = False
+        BUILT
+        self.head = nn.Linear(1000, 4)
+    def forward(self, x):
+        return self.head(self.backbone(x))
+
+model = Net()
+optimizer = torch.optim.Adam(model.head.parameters())
+BEFORE
+for epoch in range(5):
+    model.train()MARK
+    pass
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print(sum((model(x).argmax(1) == y).sum() for x, y in held_out))
+"""
+
+
+def _part(built="pass", before="pass", mark="", old="\0", new=""):
+    return PART.replace("BUILT", built).replace("BEFORE", before).replace("MARK", mark).replace(old, new)
+
+
+IN_EVAL = "self.backbone.eval()"
+THAWED = "for p in model.backbone.parameters():\n    p.requires_grad = True"
+PART_UNDONE = {
+    "in the constructor": {"built": IN_EVAL},
+    "before the loop": {"before": "model.backbone.eval()"},
+    "a Sequential with BatchNorm": {
+        "built": IN_EVAL,
+        "old": "models.resnet18(pretrained=True)",
+        "new": "nn.Sequential(nn.Linear(8, 1000), nn.BatchNorm1d(1000))",
+    },
+}
+PART_KEPT = {
+    "never in eval mode": {},
+    "eval mode after train()": {"built": IN_EVAL, "old": "    pass", "new": "    model.backbone.eval()"},
+    "only the head": {"built": IN_EVAL, "old": "model.train()", "new": "model.head.train()"},
+    "no train()": {"built": IN_EVAL, "old": "    model.train()", "new": "    pass"},
+    "an own train": {
+        "built": IN_EVAL,
+        "old": "    def forward",
+        "new": "    def train(self, mode=True):\n        super().train(mode)\n        self.backbone.eval()\n"
+        "        return self\n    def forward",
+    },
+    "trained again": {"built": IN_EVAL, "before": THAWED},
+    "not frozen": {"built": IN_EVAL, "old": "p.requires_grad = False", "new": "print(p.shape)"},
+    "no BatchNorm": {"built": IN_EVAL, "old": "models.resnet18(pretrained=True)", "new": "nn.Linear(8, 1000)"},
+}
+
+
+@pytest.mark.parametrize("case", PART_UNDONE.values(), ids=PART_UNDONE)
+def test_lint_reports_a_frozen_part_that_train_puts_back(lint_reports, case):
+    lint_reports(_part(**case, mark="  # <- EVL022"))
+
+
+@pytest.mark.parametrize("case", PART_KEPT.values(), ids=PART_KEPT)
+def test_lint_accepts_frozen_parts_that_stay_in_their_mode(lint_is_clean, case):
+    lint_is_clean(_part(**case), "EVL022")

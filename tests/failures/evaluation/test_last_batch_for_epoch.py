@@ -578,6 +578,70 @@ for epoch in range(9):
 """,
 }
 
+LOGGED["a list with one loss per epoch"] = """
+losses = []
+for epoch in range(9):
+    for x, y in train_loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+    losses.append(loss.item())  # <- EVL012
+plt.plot(losses)
+"""
+NOT_LOGGED["a list with the mean loss per epoch"] = """
+losses = []
+for epoch in range(9):
+    total = 0.0
+    for x, y in train_loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    losses.append(total / len(train_loader))
+"""
+JUDGED_HEAD = """
+model.eval()
+outputs, labels = [], []
+with torch.no_grad():
+    for x, y in test_loader:
+        x, y = x.to(device), y.to(device)
+        out = model(x)
+        probabilities = F.softmax(out, dim=1)
+        pred = out.argmax(1)
+        total += criterion(out, y).item()
+"""
+JUDGED = {
+    "share of right ones": 'print("accuracy", (pred == y).float().mean().item())',
+    "report": "print(classification_report(y.cpu(), pred.cpu()))",
+    "score that is returned": "f1 = f1_score(y.cpu().numpy(), pred.cpu().numpy(), average='macro')",
+    "mean confidence": "confidences.append(probabilities.max(dim=1).values.mean())",
+}
+JUDGED_FINE = {
+    "another batch": "x, y = next(iter(test_loader))\npred = model(x).argmax(1)\nprint((pred == y).float().mean())",
+    "joined before": "pred, y = torch.cat(outputs), torch.cat(labels)\nprint((pred == y).float().mean())",
+    "shapes": "print(pred.shape == y.shape)",
+    "one of them": "print(classification_report(all_labels, pred))",
+    "figures of one batch": "imshow(x.mean(0))",
+    "other loop": "for x, y in other:\n    pred = model(x).argmax(1)\n    print((pred == y).float().mean())",
+}
+
+
+@pytest.mark.parametrize("after", JUDGED.values(), ids=JUDGED)
+def test_lint_reports_metrics_of_the_last_batch(lint_reports, after):
+    lint_reports(f"{JUDGED_HEAD}{after}  # <- EVL012\n")
+
+
+@pytest.mark.parametrize("after", JUDGED_FINE.values(), ids=JUDGED_FINE)
+def test_lint_accepts_other_metrics_after_a_loop(lint_is_clean, after):
+    lint_is_clean(f"{JUDGED_HEAD}{after}\n", "EVL012")
+
+
+@pytest.mark.parametrize("line", ["outputs.append(pred)", "labels += y.tolist()\n        pred += [1]", "break"])
+def test_lint_accepts_loops_that_collect_or_end_early(lint_is_clean, line):
+    lint_is_clean(f"{JUDGED_HEAD}        {line}\nprint((pred == y).float().mean())\n", "EVL012")
+
 
 @pytest.mark.parametrize("script", LOGGED.values(), ids=LOGGED)
 def test_lint_reports_curves_of_last_batches(lint_reports, script):

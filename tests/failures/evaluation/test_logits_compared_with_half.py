@@ -189,6 +189,65 @@ print(model(x) > parser.parse_args().cut)
 """,
 }
 
+COLLECTED = """
+import numpy as np
+preds, labels = [], []
+with torch.no_grad():
+    for x, y in val:
+        out = model(x)
+        ADD
+JUDGE
+"""
+
+
+def collected(add, judge):
+    return COLLECTED.replace("ADD", add).replace("JUDGE", judge)
+
+
+APPENDED, LISTED = "preds.append(out.cpu())", "preds.extend(out.squeeze(1).cpu().detach().numpy().tolist())"
+FAULTY |= {
+    "collected and joined": collected(APPENDED, "preds = torch.cat(preds)\nhits = (preds > 0.5).float()  # <- EVL017"),
+    "an array of a list": collected(LISTED, "preds = np.array(preds) >= 0.5  # <- EVL017"),
+    "each of a list": collected(LISTED, "hits = [1 if p >= 0.5 else 0 for p in preds]  # <- EVL017"),
+    "rounded by NumPy": collected("preds += out.tolist()", "hits = np.round(preds)  # <- EVL017"),
+    "by a function": "def cut(values):\n    return [int(v > 0.5) for v in values]  # <- EVL017\n"
+    + collected(LISTED, "preds = cut(preds)"),
+    "returned with the labels": """
+def validate(loader):
+    outputs, targets = [], []
+    for x, y in loader:
+        out = model(x)
+        outputs.extend(out.cpu().numpy().tolist())
+        targets.extend(y.tolist())
+    return outputs, targets
+outputs, targets = validate(val)
+outputs = np.array(outputs) >= 0.5  # <- EVL017
+""",
+    "one of two outputs": """
+def fit(net: nn.Module, loader):
+    for x, y in loader:
+        binary, multi = net(x)
+        optimizer.zero_grad()
+        (criterion(binary, y) + other(multi, y)).backward()
+        optimizer.step()
+    validate(net, loader)
+def validate(net: nn.Module, loader):
+    for x, y in loader:
+        binary, multi = net(x)
+        print(((binary > 0.5) == y).float().mean(), (multi > 0.5).sum())  # <- EVL017
+""",
+}
+CORRECT |= {
+    "a sigmoid before collecting": collected("preds.append(out.sigmoid().cpu())", "hits = torch.cat(preds) > 0.5"),
+    "a sigmoid after joining": collected(
+        APPENDED, "preds = torch.sigmoid(torch.cat(preds))\nhits = (preds > 0.5).float()"
+    ),
+    "a sigmoid by hand": collected(APPENDED, "p = 1 / (1 + np.exp(-torch.cat(preds).numpy()))\nhits = p > 0.5"),
+    "a list of losses": collected("preds.append(criterion(out, y).item())", "good = [p for p in preds if p < 0.5]"),
+    "several thresholds": collected(APPENDED, "for t in (-0.5, 0.0, 0.5):\n    print(torch.cat(preds) > t)"),
+    "a list of other values": collected("preds.append(y)", "hits = torch.cat(preds) > 0.5"),
+}
+
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_lint_reports_the_comparison(lint_reports, script):

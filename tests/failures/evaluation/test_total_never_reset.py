@@ -819,3 +819,59 @@ def test_lint_reports_default_values_that_collect_totals(lint_reports, script):
 @pytest.mark.parametrize("script", OWN_VALUES.values(), ids=OWN_VALUES)
 def test_lint_accepts_own_values_and_histories(lint_is_clean, script):
     lint_is_clean(HEAD + script, "EVL009")
+
+
+WINDOW = """
+import torch
+from torch.utils.data import DataLoader
+loader = DataLoader(train_set, batch_size=32, shuffle=True)
+total, steps = 0.0, 0
+for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        steps += 1
+        if (i + 1) % 100 == 0:
+            print(epoch, i, total / 100)MARK
+            pass
+"""
+DATASET = """
+correct = 0
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        out = model(x)
+        criterion(out, y).backward()
+        optimizer.step()
+        correct += (out.argmax(1) == y).sum().item()
+    print(correct / len(train_set))MARK
+"""
+LOADER = "loader = DataLoader(train_set, batch_size=32)\n"
+UNRESET = {
+    "a mean of some batches": WINDOW,
+    "a setting": WINDOW.replace("100", "args.log_every"),
+    "logged": WINDOW.replace("print(epoch, i, total / 100)", 'writer.add_scalar("loss", total / 100, i)'),
+    "reset in each epoch only": WINDOW.replace("    for i,", "    total = 0.0\n    for i,"),
+    "of the dataset of the loader": LOADER + DATASET,
+}
+RESET = {
+    "reset after printing": WINDOW.replace("            pass", "            total = 0.0"),
+    "all batches so far": WINDOW.replace("total / 100", "total / steps"),
+    "another number": WINDOW.replace("total / 100", "total / 32"),
+    "reset at the start": WINDOW.replace("        steps += 1", "        if i % 100 == 0:\n            total = 0.0"),
+    "a dataset that grows": LOADER + DATASET.replace("    for x, y", "    correct = 0\n    for x, y"),
+    "another dataset": LOADER + DATASET.replace("len(train_set)", "len(names)"),
+}
+
+
+@pytest.mark.parametrize("script", UNRESET.values(), ids=UNRESET)
+def test_lint_reports_sums_that_no_report_resets(lint_reports, script):
+    lint_reports(script.replace("MARK", "  # <- EVL009"))
+
+
+@pytest.mark.parametrize("script", RESET.values(), ids=RESET)
+def test_lint_accepts_sums_that_are_reset(lint_is_clean, script):
+    lint_is_clean(script.replace("MARK", ""), "EVL009")

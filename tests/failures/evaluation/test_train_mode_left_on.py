@@ -1977,3 +1977,207 @@ def test_lint_knows_layers_in_an_ordered_dictionary(lint_reports, model):
 )
 def test_lint_accepts_loaded_models_that_may_not_depend_on_the_mode(lint_is_clean, script):
     lint_is_clean(script, "EVL001")
+
+
+TRAINER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.train_loader, self.val_loader = DataLoader(train_set, 32, shuffle=True), DataLoader(val_set, 32)
+        self.test_loader = DataLoader(test_set, 32)
+
+    def fit(self):
+        for epoch in range(10):
+            self.model.train()
+            for x, y in self.train_loader:
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.model(x), y).backward()
+                self.optimizer.step()
+            self.validate()
+
+    @torch.no_grad()
+    def validate(self):
+        self.model.eval()
+        print(sum(nn.functional.cross_entropy(self.model(x), y).item() for x, y in self.val_loader))
+        RESTORE
+
+    @torch.no_grad()
+    def test(self):
+        correct = 0
+        for x, y in self.test_loader:
+            correct += (self.model(x).argmax(1) == y).sum().item()MARK
+        print(correct)
+
+trainer = Trainer()
+trainer.fit()
+BEFORE
+trainer.test()
+"""
+
+
+@pytest.mark.parametrize("before", ["pass", "trainer.validate()"])
+def test_lint_reports_a_test_after_a_validation_that_sets_train_mode_again(lint_reports, before):
+    script = TRAINER.replace("RESTORE", "self.model.train()").replace("BEFORE", before)
+    lint_reports(script.replace("MARK", "  # <- EVL001"))
+
+
+@pytest.mark.parametrize(
+    ("restore", "before"),
+    [
+        ("pass", "pass"),
+        ("self.model.train()", "trainer.model.eval()"),
+        ("if self.running:\n            self.model.train()", "pass"),
+        ("self.model.train()", "prepare(trainer)"),
+        ("self.model[0].train()", "pass"),
+    ],
+)
+def test_lint_accepts_tests_that_may_be_in_eval_mode(lint_is_clean, restore, before):
+    lint_is_clean(TRAINER.replace("RESTORE", restore).replace("BEFORE", before).replace("MARK", ""), "EVL001")
+
+
+LIGHTNING = """
+import lightning as L
+import torch
+from torch import nn
+from torchvision import models
+
+class Net(L.LightningModule):
+    def __init__(self, width=8):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+    def forward(self, x):
+        return self.net(x)
+    def training_step(self, batch, index):
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+{loaded}
+with torch.no_grad():
+    for x, y in test_loader:
+        print((model(x).argmax(1) == y).float().mean()){mark}
+"""
+CHECKPOINT = 'model = Net.load_from_checkpoint("last.ckpt")'
+NEW = {
+    "a checkpoint of Lightning": CHECKPOINT,
+    "with settings": 'model = Net.load_from_checkpoint("last.ckpt", width=16).cuda()',
+    "a network of torchvision": "model = models.resnet50(pretrained=True)",
+    "its weights": "model = models.resnet18(weights='DEFAULT').to('cuda')",
+}
+NOT_NEW = {
+    "eval": f"{CHECKPOINT}\nmodel.eval()",
+    "freeze": f"{CHECKPOINT}\nmodel.freeze()",
+    "in one line": f"{CHECKPOINT}.eval()",
+    "tested before": f"{CHECKPOINT}\nL.Trainer().test(model, loader)",
+    "given away": "model = models.resnet50(pretrained=True)\nfinetune(model)",
+    "a new network": "model = models.resnet50(weights=None)",
+    "no such layers": "model = nn.Sequential(nn.Linear(8, 2))",
+}
+
+
+@pytest.mark.parametrize("loaded", NEW.values(), ids=NEW)
+def test_lint_reports_loaded_models_in_train_mode(lint_reports, loaded):
+    lint_reports(LIGHTNING.replace("{loaded}", loaded).replace("{mark}", "  # <- EVL001"))
+
+
+@pytest.mark.parametrize("loaded", NOT_NEW.values(), ids=NOT_NEW)
+def test_lint_accepts_other_loaded_models(lint_is_clean, loaded):
+    lint_is_clean(LIGHTNING.replace("{loaded}", loaded).replace("{mark}", ""), "EVL001")
+
+
+WHOLE = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(100):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x_train), y_train)
+    loss.backward()
+    optimizer.step()
+"""
+WHOLE_TEST = {
+    "without gradients": "with torch.no_grad():\n    pred = model(x_test).argmax(1)  # <- EVL001\n"
+    "print((pred == y_test).float().mean())",
+    "detached": "pred = model(x_test).detach().numpy().argmax(1)  # <- EVL001\nprint(accuracy_score(y_test, pred))",
+    "judged later": "out = model(x_test).data  # <- EVL001\nprint((out.argmax(1) == y_test).float().mean())",
+}
+WHOLE_FINE = {
+    "eval mode": "model.eval()\npred = model(x_test).detach()\nprint((pred.argmax(1) == y_test).float().mean())",
+    "the training data": "pred = model(x_train).detach().argmax(1)\nprint((pred == y_train).float().mean())",
+    "samples": "preds = [model(x_test).detach() for _ in range(50)]\nprint(torch.stack(preds).std(0))",
+    "not judged": "size = model(x_test).detach().shape",
+}
+
+
+@pytest.mark.parametrize("after", WHOLE_TEST.values(), ids=WHOLE_TEST)
+def test_lint_reports_a_whole_test_set_in_train_mode(lint_reports, after):
+    lint_reports(f"{WHOLE}{after}\n")
+
+
+@pytest.mark.parametrize("after", WHOLE_FINE.values(), ids=WHOLE_FINE)
+def test_lint_accepts_other_whole_sets(lint_is_clean, after):
+    lint_is_clean(f"{WHOLE}{after}\n", "EVL001")
+
+
+IN_TEST = """
+import timm
+import torch
+from torch import nn
+
+def train(model, loader, optimizer):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+def test(model, test_loader):
+    model.train()MARK
+    correct = 0
+    with torch.no_grad():
+        for x, y in test_loader:
+            correct += (model(x).argmax(1) == y).sum().item()
+    pass
+    return correct
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("def test(", "def evaluate_epoch("),
+        ("model.train()MARK", "model = model.train()MARK"),
+        ("        for x, y in test_loader:\n", "        for batch in test_loader:\n            x, y = batch\n"),
+        ("model(x).argmax", "model.forward(x).argmax"),
+    ],
+)
+def test_lint_reports_train_mode_in_a_test_function(lint_reports, old, new):
+    lint_reports(IN_TEST.replace(old, new, 1).replace("MARK", "  # <- EVL001") if old else
+                 IN_TEST.replace("MARK", "  # <- EVL001"))  # fmt: skip
+
+
+PLAIN_NET = (
+    "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(2, 2)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("model.train()MARK", "model.eval()"),
+        ("    model.train()MARK\n    correct", "    correct"),
+        ("    pass", "    model.train()"),
+        ("def test(", "def mc_dropout_test("),
+        ("def test(", "def train_and_test("),
+        ("model(x).argmax(1) == y", "model(x, y)['loss']"),
+        ("import timm\nimport torch\nfrom torch import nn\n", f"import torch\nfrom torch import nn\n{PLAIN_NET}"),
+    ],
+)
+def test_lint_accepts_other_test_functions(lint_is_clean, old, new):
+    script = IN_TEST.replace(old, new, 1)
+    script = script.replace("    model.train()MARK\n", "") if new == "    model.train()" else script
+    lint_is_clean(script.replace("MARK", ""), "EVL001")

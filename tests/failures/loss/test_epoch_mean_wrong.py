@@ -353,3 +353,86 @@ def evaluate(model, loader, criteria):
     return total / count
 """
     lint_is_clean(script, "LOS012")
+
+
+OF_DATASET = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+loader = DataLoader(train_set, batch_size=32, shuffle=True)
+criterion = nn.CrossEntropyLoss()
+total = 0.0
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+    total += loss.item()
+print(total / len(train_set))  # <- LOS012
+"""
+
+
+@pytest.mark.parametrize("created", ["DataLoader(train_set, ", "DataLoader(dataset=train_set, "])
+def test_lint_reports_a_mean_over_the_length_of_the_dataset(lint_reports, created):
+    lint_reports(OF_DATASET.replace("DataLoader(train_set, ", created))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("+= loss.item()", "+= loss.item() * len(x)"),
+        ("CrossEntropyLoss()", "CrossEntropyLoss(reduction='sum')"),
+        ("batch_size=32", "batch_size=1"),
+        ("/ len(train_set)", "/ len(epochs)"),
+    ],
+)
+def test_lint_accepts_other_totals_of_a_dataset(lint_is_clean, old, new):
+    lint_is_clean(OF_DATASET.replace(old, new).replace("  # <- LOS012", ""), "LOS012")
+
+
+TWO_SCALES = """
+def run(model, train_loader, val_loader, criterion, optimizer):
+    for epoch in range(5):
+        train_loss, val_loss, seen = 0.0, 0.0, 0
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            train_loss += loss.item()
+        with torch.no_grad():
+            for x, y in val_loader:
+                loss = criterion(model(x), y)
+                val_loss += loss.item()
+                seen += 1
+        AFTER
+"""
+SCALES = {
+    "in one line": 'print(f"{epoch} {train_loss / len(train_loader)} {val_loss:.3f}")  # <- LOS012',
+    "logged": 'train_loss /= len(train_loader)\n        writer.add_scalar("train", train_loss, epoch)\n'
+    '        writer.add_scalar("val", val_loss, epoch)  # <- LOS012',
+    "rounded": 'print(train_loss / len(train_loader))\n        print("val", round(val_loss, 3))  # <- LOS012',
+}
+SAME_SCALE = {
+    "both means": "print(train_loss / len(train_loader), val_loss / len(val_loader))",
+    "both sums": "print(train_loss, val_loss)",
+    "a mean later": "print(train_loss / len(train_loader), val_loss)\n        val_loss = val_loss / seen",
+    "a mean by a function": "print(train_loss / len(train_loader), average(val_loss, seen))",
+    "not shown": "print(train_loss / len(train_loader))\n        if val_loss < best:\n            best = val_loss",
+}
+
+
+@pytest.mark.parametrize("after", SCALES.values(), ids=SCALES)
+def test_lint_reports_a_sum_next_to_a_mean(lint_reports, after):
+    lint_reports(TWO_SCALES.replace("AFTER", after))
+
+
+@pytest.mark.parametrize("after", SAME_SCALE.values(), ids=SAME_SCALE)
+def test_lint_accepts_losses_on_one_scale(lint_is_clean, after):
+    lint_is_clean(TWO_SCALES.replace("AFTER", after), "LOS012")
+
+
+def test_lint_accepts_the_sum_of_one_batch(lint_is_clean):
+    head = "val_loader = DataLoader(val_set, batch_size=len(val_set))\n"
+    after = SCALES["in one line"].replace("  # <- LOS012", "")
+    lint_is_clean(head + TWO_SCALES.replace("AFTER", after), "LOS012")

@@ -1058,7 +1058,26 @@ net = models.densenet121()
 net.classifier = nn.Sequential(OrderedDict([("fc", nn.Linear(1024, 5)), ("out", nn.Softmax(dim=1))]))
 """,
 }
+HEADS |= {
+    "layers in a dictionary": """
+net = nn.Sequential(OrderedDict([("fc", nn.Linear(8, 5)), ("out", nn.Softmax(dim=1))]))
+""",
+    "added by name": """
+def build(size):
+    net = nn.Sequential()
+    net.add_module("fc", nn.Linear(size, 5))
+    net.add_module("softmax", nn.Softmax(dim=1))
+    return net
+net = build(8)
+""",
+    "appended": "net = nn.Sequential(nn.Linear(8, 5))\nnet.append(nn.Softmax(dim=1))\n",
+}
 OTHER_HEADS = {
+    "a replaced layer of a dictionary": HEADS["layers in a dictionary"] + "net.out = nn.Identity()\n",
+    "added on request": HEADS["added by name"].replace(
+        '    net.add_module("softmax"', '    if size > 9:\n        net.add_module("softmax"'
+    ),
+    "another layer appended": HEADS["appended"] + "net.append(nn.Linear(5, 5))\n",
     "no softmax": HEADS["the head of a model of a library"].replace(", nn.Softmax(dim=1)", ""),
     "a log-softmax": HEADS["the head of a model of a library"].replace("nn.Softmax", "nn.LogSoftmax"),
     "a softmax on request": HEADS["the head of a given model"].replace(
@@ -1106,3 +1125,58 @@ def test_lint_accepts_other_heads(lint_is_clean, net):
 def test_lint_accepts_heads_of_other_losses(lint_is_clean):
     script = TRAINED.replace("{net}", HEADS["a list of layers"]).replace("{mark}", "")
     lint_is_clean(script.replace("nn.CrossEntropyLoss()", "nn.NLLLoss()"), "LOS001")
+
+
+BY_FLAG = """
+import torch
+from torch import nn
+class Siamese(nn.Module):
+    def __init__(self, auxiliary):
+        super().__init__()
+        self.auxiliary = auxiliary
+        self.digit = nn.Sequential(nn.Linear(64, 10){digit})
+        self.pair = nn.Sequential(nn.Linear(20, 2){pair})
+    def forward(self, x):
+        a, b = self.digit(x[:, 0]), self.digit(x[:, 1])
+        y = self.pair(torch.cat((a, b), dim=1))
+        if self.auxiliary:
+            return a, b, y
+        return y
+def train(model, loader, auxiliary):
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y, digit in loader:
+        if auxiliary:
+            a, b, out = model(x)
+            loss = criterion(out, y)
+            loss = loss + criterion(a, digit[:, 0])
+        else:
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+def run(kind, flags):
+    for flag in flags:
+        train(kind(flag), loader, flag)
+run(Siamese, [False, True])
+"""
+SOFTMAX = ", nn.Softmax(-1)"
+
+
+@pytest.mark.parametrize(
+    ("digit", "pair", "lines"),
+    [
+        ("", SOFTMAX, ["criterion(out, y)", "criterion(model(x), y)"]),
+        (SOFTMAX, "", ["criterion(a, digit[:, 0])"]),
+    ],
+)
+def test_lint_reports_a_model_that_returns_a_tensor_or_a_tuple(lint_reports, digit, pair, lines):
+    script = BY_FLAG.replace("{digit}", digit).replace("{pair}", pair)
+    for line in lines:
+        script = script.replace(f"{line}\n", f"{line}  # <- LOS001\n")
+    lint_reports(script)
+
+
+@pytest.mark.parametrize("digit", ["", ", nn.LogSoftmax(-1)"])
+def test_lint_accepts_logits_in_a_tensor_or_a_tuple(lint_is_clean, digit):
+    lint_is_clean(BY_FLAG.replace("{digit}", digit).replace("{pair}", ""), "LOS001")

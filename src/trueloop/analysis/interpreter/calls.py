@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.analysis.abstract_value import (
@@ -16,6 +16,7 @@ from trueloop.analysis.abstract_value import (
     WRAPPER,
     AbstractValue,
     ValueKind,
+    join_values,
     unknown_value,
 )
 from trueloop.analysis.interpreter.functions import BASES_BY_KIND, Functions
@@ -298,9 +299,10 @@ class Calls:
         forward = self.find_method(wrapped, "forward")
         if forward is not None:
             inner = self.interpreter.run_function(forward, node, arguments.positional, arguments.keyword)
+            inner, items = _tensor_or_tuple(inner)
             if inner.kind is ValueKind.TENSOR:
                 result.name, result.sources = inner.name, (model, inner, *arguments.all())
-                result.arguments, result.attributes = inner.arguments, {FORWARD_RESULT: inner}
+                result.arguments, result.attributes = inner.arguments, {**items, FORWARD_RESULT: inner}
             elif inner.kind is ValueKind.SEQUENCE:
                 operation.result = inner
                 return inner
@@ -481,6 +483,15 @@ def _makes_collection(default: ast.expr | None) -> bool:
 def _methods(definition: ast.ClassDef) -> dict[str, Any]:
     methods = [each for each in definition.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {each.name: each for each in reversed(methods)}  # the first one of equal names
+
+
+def _tensor_or_tuple(output: AbstractValue) -> tuple[AbstractValue, dict[str, AbstractValue]]:
+    """Return the tensor of an output that is a tensor or, by a flag, a tuple, and the items of the tuple."""
+    tuples = [each for each in output.alternatives() if each.kind is ValueKind.SEQUENCE]
+    tensors = [each for each in output.alternatives() if each.kind is ValueKind.TENSOR]
+    if len(tuples) != 1 or not tensors or len(output.union) != len(tuples) + len(tensors):
+        return output, {}
+    return reduce(join_values, tensors), tuples[0].attributes
 
 
 def _keyword_items(value: AbstractValue) -> dict[str, AbstractValue] | None:

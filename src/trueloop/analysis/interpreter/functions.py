@@ -225,8 +225,16 @@ class Functions:
         )
 
     def _ordered_dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
-        is_state = len(arguments.positional) == 1 and arguments.positional[0].kind is ValueKind.STATE
-        return arguments.positional[0] if is_state else None
+        given = arguments.positional[0] if len(arguments.positional) == 1 else unknown_value(node)
+        if given.kind is ValueKind.STATE:
+            return given
+        pairs = [(each.attributes.get("[0]"), each.attributes.get("[1]")) for each in given.sources]
+        items = {f"[{key.constant()!r}]": value for key, value in pairs if key is not None and value is not None}
+        if given.kind is not ValueKind.SEQUENCE or not items or len(items) < len(pairs):
+            return None
+        return AbstractValue(
+            kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(items.values()), attributes=items
+        )
 
     def _default_dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         factory = arguments.positional[0] if len(arguments.positional) == 1 else unknown_value(node)

@@ -9,11 +9,13 @@ import ast
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.analysis.abstract_value import (
+    EXTENDED,
     EXTERNAL,
     GRAD,
     LEAF,
     MANAGED,
     NO_GRAPH,
+    SEQUENTIAL,
     SUBMODULE,
     AbstractValue,
     ValueKind,
@@ -119,6 +121,16 @@ class Methods:
         self._record(OpKind.SET_MODE, node, owner, value=False)
         return owner
 
+    def _model_freeze(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        """Record ``freeze()``, which sets eval mode in Lightning, and perhaps in other libraries."""
+        return self._record(OpKind.SET_MODE, node, owner)
+
+    def _class_load_from_checkpoint(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        """Return the new module of Lightning's ``Net.load_from_checkpoint(path)``, with the weights loaded."""
+        model = self.interpreter.calls.create_instance(owner, node, [], {"**": unknown_value(node)})
+        self._record(OpKind.LOAD_STATE_DICT, node, model, *arguments.all()[:1], arguments=arguments.by_name())
+        return model
+
     def _model_zero_grad(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         return self._record(OpKind.CLEAR_GRADIENTS, node, owner, arguments=arguments.by_name())
 
@@ -128,6 +140,8 @@ class Methods:
     def _model_add_module(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         key, value = arguments.get(0, "name"), arguments.get(1, "module")
         if value is not None:
+            if owner.name == SEQUENTIAL:
+                self._extend(owner, [value])
             owner.attributes[str(key.constant("?") if key else "?")] = value
             value.add_owner(owner)
             self._record(OpKind.SET_ATTRIBUTE, node, owner, value, name="add_module")
@@ -136,13 +150,25 @@ class Methods:
     _model_register_module = _model_add_module
 
     def _model_append(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        owner.sources = (*owner.sources, *arguments.positional)
-        for each in arguments.positional:
-            each.add_owner(owner)
+        self._extend(owner, arguments.positional)
         self._record(OpKind.SET_ATTRIBUTE, node, owner, *arguments.positional, name="[]")
         return owner
 
     _model_extend = _model_insert = _model_append
+
+    def _extend(self, owner: AbstractValue, layers: list[AbstractValue]) -> None:
+        """Add layers to a container; note whether a ``Sequential`` certainly gets one at its end."""
+        recording = self.interpreter.recording
+        before, count = owner.last_layer(), len(owner.sources)
+        is_known = before is not owner or not (owner.sources or getattr(owner.node, "args", ()))
+        is_layer = len(layers) == 1 and layers[0].kind is ValueKind.MODEL
+        is_certain = is_layer and is_known and not recording.branches and not recording.loops
+        if owner.name == SEQUENTIAL and is_certain:
+            owner.attributes[f"[{count}]"] = layers[0]
+        owner.facts = {*owner.facts, EXTENDED} if is_certain else owner.facts - {EXTENDED}
+        owner.sources = (*owner.sources, *layers)
+        for each in layers:
+            each.add_owner(owner)
 
     def _model_parameters(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         return AbstractValue(kind=ValueKind.PARAMETERS, name="parameters", node=node, sources=(owner,))

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.method_chains import without_calls
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, integer, nodes_in
 
 _LOADER_NAME: Final = re.compile(r"load|batches|(^|_)dl($|_)|iterator|_iter$", re.IGNORECASE)
 LOADER_WORDS: Final = "loader|Loader|batches|load:|load)|dl:|dl)|dl,|iterator|_iter"
@@ -137,6 +137,26 @@ def created_loader(source: SourceFile, loader: ast.expr) -> ast.Call | None:
     return found[0] if len(found) == 1 else None
 
 
+def dataset_of(source: SourceFile, loader: ast.expr) -> ast.expr | None:
+    """Return the dataset that the only call of ``DataLoader`` for a name gets."""
+    created = created_loader(source, loader)
+    given = [] if created is None else created.args[:1] or [e.value for e in created.keywords if e.arg == "dataset"]
+    return given[0] if given else None
+
+
+def has_one_batch(source: SourceFile, loop: BatchLoop) -> bool:
+    """Return True for a loader whose batch size is a large number, or the number of samples."""
+    call = created_loader(source, loop.loader)
+    size = next((each.value for each in call.keywords if each.arg == "batch_size"), None) if call is not None else None
+    if call is not None and size is None and len(call.args) > 1:
+        size = call.args[1]
+    return (
+        (integer(size) or 0) >= 5000
+        or isinstance(size, ast.Call)
+        or (isinstance(size, ast.Subscript) and "shape" in ast.unparse(size))
+    )
+
+
 @lru_cache(maxsize=1)
 def _created_loaders(source: SourceFile) -> dict[str, list[ast.Call]]:
     found: dict[str, list[ast.Call]] = {}
@@ -201,6 +221,20 @@ def assigned_pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]
             yield from zip(target.elts, value.elts, strict=True)
         else:
             yield target, value
+
+
+def added_to_list(source: SourceFile, node: ast.Name) -> Iterator[ast.expr]:
+    """Yield what a function adds to one of its lists."""
+    for each in nodes_in(function_of(source, node), ast.Call, ast.AugAssign):
+        match each:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "extend"), args=[value]):
+                pass
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
+                pass
+            case _:
+                continue
+        if name == node.id:
+            yield value
 
 
 def without_conversions(node: ast.expr) -> ast.expr:

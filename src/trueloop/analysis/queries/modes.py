@@ -159,6 +159,8 @@ def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
     """
     run = source.ops_of_run(call)
     modes = [each for each in run if each.kind is OpKind.SET_MODE and may_set_mode_of(each, call.subject)]
+    if _is_put_back(call, modes):
+        return True
     for mode in (each for each in modes if each.value is True and sets_mode_of(each, call.subject)):
         loops = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
         if mode.index > call.index or not mode.implied_by(call) or any(a is not b for a, b in loops):
@@ -173,6 +175,29 @@ def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
         if trained and not any(each in iteration or each.index < call.index for each in changed):
             return True
     return False
+
+
+def _is_put_back(call: Op, modes: list[Op]) -> bool:
+    """Return True if each function that sets eval mode before a call sets train mode again and returns.
+
+    Code that sets train mode and then calls the model may want active dropout.
+    """
+    changed = [each for each in modes if each.value is not True]
+    restored = [
+        each
+        for each in modes
+        if each.value is True and sets_mode_of(each, call.subject) and call.calls[: len(each.calls)] != each.calls
+    ]
+    return all(
+        any(
+            mode.index < each.index < call.index
+            and each.calls == mode.calls
+            and each.implied_by(mode)
+            and [id(loop) for loop in each.loops] == [id(loop) for loop in mode.loops[: len(each.loops)]]
+            for each in restored
+        )
+        for mode in changed
+    )
 
 
 def is_in_eval_mode(source: SourceFile, call: Op) -> bool:

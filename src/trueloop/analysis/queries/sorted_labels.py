@@ -1,10 +1,10 @@
 """Finds labels that are sorted by class, one class after the other, in the source."""
 
 import ast
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from typing import Any, Final
 
-from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.batch_loops import added_to_list
 from trueloop.analysis.queries.possible_values import loops_around, origins, possible_values
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
@@ -71,24 +71,10 @@ def _is_listed_by_class(source: SourceFile, node: ast.expr) -> bool:
     """Return True for a list to which a loop over the classes adds equal labels of one class after the other."""
     if isinstance(node, ast.ListComp) and len(node.generators) == 1:
         return _is_of_class(node.elt, _names(node.generators[0].target))
-    added = list(_added(source, node)) if isinstance(node, ast.Name) else []
+    added = list(added_to_list(source, node)) if isinstance(node, ast.Name) else []
     return bool(added) and all(
         any(_is_of_class(value, _names(loop.target)) for loop in loops_around(source, value)) for value in added
     )
-
-
-def _added(source: SourceFile, node: ast.Name) -> Iterator[ast.expr]:
-    """Yield what a function adds to one of its lists."""
-    for each in nodes_in(function_of(source, node), ast.Call, ast.AugAssign):
-        match each:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "extend"), args=[value]):
-                pass
-            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-                pass
-            case _:
-                continue
-        if name == node.id:
-            yield value
 
 
 def _names(target: ast.expr) -> set[str]:

@@ -27,14 +27,14 @@ How it is detected
     Only the linter finds it, from the source code: a loop over a loader that computes a loss, or a share of right
     predictions, assigns it to a variable and uses this variable at most to print or log it. After the loop the variable
     is compared with the best value, given to ``scheduler.step()``, or returned by a function that evaluates, or, after
-    an evaluation, printed or logged, even if the loop also collects the values. A total
-    that the loop itself sets to 0 before it adds to it is reported too, if nothing else uses it in the loop, also as
-    a tensor of zeros, a dictionary or a list that is divided, returned or given to a metric after the loop. So is a
-    count of right predictions that is added to after the loop. So is a count that the loop sets in each iteration,
-    also by ``record.update(right=...)``, and that is divided after the loop. In a loop that trains, the
-    loss of the last batch is reported only where a curve of one point per epoch gets it:
-    ``writer.add_scalar("loss", loss, epoch)``. Loaders of a single batch, with a ``batch_size`` such as
-    ``len(data)``, are not reported.
+    an evaluation, printed or logged, even if the loop also collects the values. A total that the loop itself sets to 0
+    before it adds to it is reported too, if nothing else uses it in the loop, also as a tensor of zeros, a dictionary
+    or a list that is divided, returned or given to a metric after the loop. So is a count of right predictions that is
+    added to after the loop, a metric of two variables that the loop sets, and the mean of its probabilities. So is a
+    count that the loop sets in each iteration, also by ``record.update(right=...)``, and that is divided after the
+    loop. In a loop that trains, the loss of the last batch is reported only where a curve of one point per epoch gets
+    it: ``writer.add_scalar("loss", loss, epoch)`` or ``losses.append(loss.item())``. Loaders of a single batch, with a
+    ``batch_size`` such as ``len(data)``, are not reported.
 
 References
     PyTorch quickstart, whose test loop adds the losses up,
@@ -43,7 +43,7 @@ References
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
@@ -54,15 +54,15 @@ from trueloop.analysis.queries.batch_loops import (
     assigned_pairs,
     batch_loops,
     compared_sides,
-    created_loader,
     hand_made_batch_loops,
+    has_one_batch,
     is_loss_call,
     without_conversions,
 )
-from trueloop.analysis.queries.loops import always_run
+from trueloop.analysis.queries.loops import always_run, assigned_names
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, encloses, integer, nodes_in, walk
+from trueloop.core.source_text import dotted_name, encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _OUTPUT: Final = frozenset((
@@ -78,16 +78,19 @@ _COUNTING: Final = frozenset((
 _METRIC: Final = re.compile(
     r"score|accuracy|precision|recall|auc|f1|iou|dice|report|matrix|metric|spearman|pearson|^(mean|sum|average)$", re.I
 )
+_CURVES: Final = frozenset(("loss", "losses", "history", "hist"))
+"""Words of the names of lists that hold one value per epoch."""
+_PROBABILITIES: Final = frozenset(("softmax", "sigmoid"))
 _EVALUATING: Final = frozenset(("val", "valid", "validate", "validation", "eval", "evaluate", "evaluation", "test"))
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each decision about an epoch that uses the value of its last batch."""
     yield from _totals_of_one_batch(source)
-    yield from _counted_after_loop(source)
+    yield from _judged_after_loop(source)
     yield from _replaced_counts(source)
     for loop in batch_loops(source):
-        if _has_one_batch(source, loop) or _may_end_early(loop):
+        if has_one_batch(source, loop) or _may_end_early(loop):
             continue
         for statement in nodes_in(loop.node, ast.Assign):
             if len(statement.targets) != 1:
@@ -109,7 +112,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _totals_of_one_batch(source: SourceFile) -> Iterator[Hit]:
     """Yield the totals that start at zero in every iteration of a loop over batches, and are read after the loop."""
     for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
-        if _may_end_early(loop) or _has_one_batch(source, loop):
+        if _may_end_early(loop) or has_one_batch(source, loop):
             continue
         found = [
             (total, read)
@@ -252,36 +255,69 @@ def _is_measured(source: SourceFile, node: ast.expr) -> bool:
     return isinstance(parent, ast.Return)
 
 
-def _counted_after_loop(source: SourceFile) -> Iterator[Hit]:
-    """Yield each count of right predictions that is added to after the loop, so for the last batch only."""
+def _judged_after_loop(source: SourceFile) -> Iterator[Hit]:
+    """Yield each count or metric that is computed after a loop from what the loop sets, so for the last batch only."""
     for loop in batch_loops(source):
-        block = source.block(loop.node)
-        following = block[block.index(loop.node) + 1 :] if loop.node in block else []
-        stored = {
-            each.id
-            for each in nodes_in(loop.node, ast.Name)
-            if isinstance(each.ctx, ast.Store) and each.id != loop.counter
-        }
-        for statement in following:
-            if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
-                continue
-            sides = [each for node in nodes_in(statement.value, ast.expr) for each in compared_sides(node)]
-            names = [{name.id for name in nodes_in(each, ast.Name)} for each in sides]
-            is_batch = len(names) == 2 and all(stored & each for each in names)
-            if is_batch and not _has_one_batch(source, loop) and not _may_end_early(loop) and not _collects(loop):
+        if has_one_batch(source, loop) or _may_end_early(loop) or _collects(loop):
+            continue
+        stored = _set_by(loop)
+        for statement in _following(source, loop.node):
+            stored -= assigned_names(statement) if isinstance(statement, ast.For | ast.While | ast.With) else set()
+            judged = next((e for e in nodes_in(statement, ast.expr) if _judges(source, loop, e, stored)), None)
+            if judged is not None:
+                is_count = isinstance(statement, ast.AugAssign)
+                subject = statement.target if isinstance(statement, ast.AugAssign) else judged
                 yield Hit(
-                    message=f"`{ast.unparse(statement.target)}` counts the last batch only: this line stands after the "
-                    f"loop over `{ast.unparse(loop.loader)}`, not in it.",
+                    message=f"`{ast.unparse(subject)}` {'counts' if is_count else 'judges'} the last batch only: this "
+                    f"line stands after the loop over `{ast.unparse(loop.loader)}`, not in it.",
                     node=statement,
                     related=((loop.node, "the loop over the batches"),),
                 )
+            stored -= assigned_names(statement)
+
+
+def _following(source: SourceFile, node: ast.stmt) -> list[ast.stmt]:
+    """Return the statements after one in its block, and after the ``with`` that contains it."""
+    block, parent = source.block(node), source.parents.get(id(node))
+    after = block[block.index(node) + 1 :] if node in block else []
+    return [*after, *(_following(source, parent) if isinstance(parent, ast.With) else ())]
+
+
+def _set_by(loop: BatchLoop) -> set[str]:
+    """Return the variables that each iteration sets, and does not add to."""
+    added = {name for each in nodes_in(loop.node, ast.AugAssign) for name in _targets(each)}
+    statements = [each for each in always_run(loop.node.body) if isinstance(each, ast.Assign)]
+    own = [each for each in statements if not assigned_names(each) & {e.id for e in nodes_in(each.value, ast.Name)}]
+    return (set[str]().union(assigned_names(loop.node.target), *map(assigned_names, own))) - added - {loop.counter}
+
+
+def _judges(source: SourceFile, loop: BatchLoop, node: ast.expr, stored: Set[str]) -> bool:
+    """Return True for a metric of two variables that a loop sets, a count of equal ones, or a mean probability."""
+    if not isinstance(node, ast.Call):
+        return isinstance(source.parents.get(id(node)), ast.AugAssign) and _are_compared(node, stored)
+    name, parts = last_name(node.func), [*node.args, node.func]
+    if name in ("sum", "mean") and any(_are_compared(each, stored) for part in parts for each in walk(part)):
+        return True
+    if name == "mean":
+        base = next((each for part in parts for each in nodes_in(part, ast.Name) if each.id in stored), None)
+        values = [] if base is None else assigned_in(loop.node, base.id)
+        return bool(values) and all(last_name(getattr(each, "func", None)) in _PROBABILITIES for each in values)
+    given = [{each.id for each in nodes_in(part, ast.Name)} & stored for part in node.args[:2]]
+    return len(given) == 2 and all(given) and given[0] != given[1] and _METRIC.search(name) is not None
+
+
+def _are_compared(node: Any, stored: Set[str]) -> bool:
+    """Return True for ``predicted == labels`` of two variables."""
+    sides = [each for inner in nodes_in(node, ast.expr) for each in compared_sides(inner)]
+    names = [{name.id for name in nodes_in(each, ast.Name)} for each in sides]
+    return len(names) == 2 and all(stored & each for each in names)
 
 
 def _replaced_counts(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a count in a loop that computes no gradients, if it is divided after the loop."""
     for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
         trains = any(each.attr == "backward" for each in nodes_in(loop.node, ast.Attribute))
-        if trains or _may_end_early(loop) or _has_one_batch(source, loop):
+        if trains or _may_end_early(loop) or has_one_batch(source, loop):
             continue
         reported = set[int]()
         for statement, name, value in _stores(loop):
@@ -369,18 +405,6 @@ def _collects(loop: BatchLoop) -> bool:
     """Return True if a loop collects results of all batches in a list or by concatenation."""
     names = {last_name(each.func) for each in nodes_in(loop.node, ast.Call)}
     return bool(names & {"append", "extend", "cat", "concatenate", "hstack", "vstack", "backward"})
-
-
-def _has_one_batch(source: SourceFile, loop: BatchLoop) -> bool:
-    call = created_loader(source, loop.loader)
-    size = next((each.value for each in call.keywords if each.arg == "batch_size"), None) if call is not None else None
-    if call is not None and size is None and len(call.args) > 1:
-        size = call.args[1]
-    return (
-        (integer(size) or 0) >= 5000
-        or isinstance(size, ast.Call)
-        or (isinstance(size, ast.Subscript) and "shape" in ast.unparse(size))
-    )
 
 
 def _is_result_of_batch(source: SourceFile, loop: BatchLoop, value: ast.expr) -> bool:
@@ -476,13 +500,15 @@ def _printed(source: SourceFile, loop: BatchLoop, name: str) -> ast.Call | None:
 
 
 def _logs_per_epoch(call: ast.Call) -> bool:
-    """Return True for ``writer.add_scalar("loss", loss, epoch)``: a curve of one point per epoch."""
+    """Return True for a curve of one point per epoch: ``losses.append(loss)``, ``add_scalar("loss", loss, epoch)``."""
     match call:
         case (
             ast.Call(func=ast.Attribute(attr=name), args=[_, _, step])
             | ast.Call(func=ast.Attribute(attr=name), args=[_, _], keywords=[ast.keyword(value=step)])
         ):
             return name in ("add_scalar", "log_metric") and last_name(step) in ("epoch", "ep", "e")
+        case ast.Call(func=ast.Attribute(attr="append", value=curve)):
+            return bool(name_words(last_name(curve)) & _CURVES)
         case _:
             return False
 
@@ -515,7 +541,7 @@ def _evaluates(loop: BatchLoop) -> bool:
 
 RULE = Rule(
     required_words=(
-        "for ", f"{LOADER_WORDS}|split(|chunk(|range(", "oss|riterion(|entropy|mean(|.sum(",
+        "for ", f"{LOADER_WORDS}|split(|chunk(|range(", "oss|riterion(|entropy|mean(|.sum(|_score(|_report(",
         "backward|no_grad|eval()|inference_mode|crit|entropy|model(",
     ),
     find=find,

@@ -36,7 +36,8 @@ How it is detected
     evaluated afterwards, or the old task that a text names, as in ``accuracy(model, digits, "digit")``. It is silent if
     the function puts anything back into eval mode, a class has its own ``train``, or the program sets ``requires_grad``
     to True. It also reports ``train()`` in a loop if a function that puts all BatchNorm layers into eval mode is called
-    only once, before the loop or in the constructor of the model.
+    only once, before the loop or in the constructor of the model; and ``train()`` of a model
+    before a training step if a part whose weights are all frozen was put into eval mode before.
 
 References
     lightly-ai/lightly#1438, "deactivate_requires_grad does not fix the model!",

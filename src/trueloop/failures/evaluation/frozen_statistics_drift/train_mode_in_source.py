@@ -11,7 +11,10 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import computed_from, enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
-from trueloop.failures.evaluation.frozen_statistics_drift.undone_by_train import find_undone
+from trueloop.failures.evaluation.frozen_statistics_drift.undone_by_train import (
+    find_parts_undone,
+    find_undone,
+)
 from trueloop.failures.failure import Rule
 
 _MAX_DEPTH: Final = 6
@@ -174,6 +177,9 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield the same as `find`, and each ``train()`` that undoes a function which freezes the statistics."""
     yield from find(source) if "requires_grad" in source.text.source else ()
     yield from find_undone(source)
+    yield from () if _overrides_train(source) else find_parts_undone(source)
 
 
-RULE: Final = Rule(required_words=("BatchNorm|bn", "requires_grad|.eval()", ".train(", ".step("), find=find_all)
+RULE: Final = Rule(
+    required_words=("BatchNorm|bn|ropout|torchvision", "requires_grad|.eval()", ".train(", ".step("), find=find_all
+)

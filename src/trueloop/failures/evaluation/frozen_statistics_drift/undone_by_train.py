@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.modes import has_mode_dependent_layers, sets_mode_of
 from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
@@ -33,6 +36,46 @@ def find_undone(source: SourceFile) -> Iterator[Hit]:
             related=((calls[0], "they are frozen here"),),
             severity=Severity.WARNING,
         )
+
+
+def find_parts_undone(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``train()`` of a model that undoes the ``eval()`` of a frozen part before a training step."""
+    modes, reported = source.ops(OpKind.SET_MODE), set[int]()
+    for put in (each for each in modes if each.value is False and not each.loops):
+        part = put.subject
+        if not _is_frozen(source, part) or not has_mode_dependent_layers(source, part):
+            continue
+        later = [each for each in source.ops_of_run(put) if each.index > put.index]
+        undoing = next((each for each in later if each.value is True and _sets_mode(each, part)), None)
+        if undoing is None or undoing.subject.may_alias(part) or id(undoing.node) in reported:
+            continue
+        later = [each for each in later if each.index > undoing.index]
+        until = next((number for number, each in enumerate(later) if each.kind is OpKind.STEP), 0)
+        is_called = any(each.kind is OpKind.MODEL_CALL and each.subject.may_alias(part) for each in later[:until])
+        if not is_called or any(each.value is not True and _sets_mode(each, part) for each in later[:until]):
+            continue
+        reported.add(id(undoing.node))
+        yield Hit(
+            message=f"`{ast.unparse(undoing.node)}` puts the frozen part that `{ast.unparse(put.node)}` has put into "
+            "eval mode back into train mode, with active dropout or BatchNorm.",
+            node=undoing.node,
+            related=((put.node, "eval mode is set here"),),
+            severity=Severity.WARNING,
+        )
+
+
+def _sets_mode(operation: Op, part: AbstractValue) -> bool:
+    return operation.kind is OpKind.SET_MODE and sets_mode_of(operation, part)
+
+
+def _is_frozen(source: SourceFile, part: AbstractValue) -> bool:
+    """Return True for a part of another model, all weights of which are frozen and stay so."""
+    changed = [
+        each for each in source.ops(OpKind.SET_REQUIRES_GRAD) if each.subject.covers(part) or part.covers(each.subject)
+    ]
+    is_part = part.kind is ValueKind.MODEL and len(part.with_enclosing_modules()) > 1
+    all_off = bool(changed) and all(each.value is False for each in changed)
+    return is_part and all_off and any(each.subject.covers(part) and not each.branches for each in changed)
 
 
 def _freezes(function: ast.FunctionDef) -> bool:

@@ -24,13 +24,13 @@ How it is detected
     The sanitizer reads the outputs of models for which a binary cross-entropy with logits was computed. It reports a
     line that compares all of them with 0.5, and with no other number, or rounds them, if some are below 0 or above 1.
 
-    The linter finds it in the source code: the program uses ``BCEWithLogitsLoss`` or its functional
-    form and no loss for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call,
-    without a sigmoid in between, or a variable called logits is compared with a constant between 0 and 1, such as
-    0.5, or a setting with such a value, or rounded to a class, or given to
-    ``get_stats`` of segmentation_models_pytorch with such a ``threshold``. It reports the same for the largest output
-    of a sample if the model is trained with a cross-entropy: ``conf, label = model(x).max(1)`` and ``conf > 0.9``. And
-    it reports ``sigmoid(...) > 0``, which is True for every sample.
+    The linter finds it in the source code: the program uses ``BCEWithLogitsLoss`` or its functional form and no loss
+    for probabilities, no ``forward`` contains a sigmoid or softmax, and the result of a model call, without a sigmoid
+    in between, or a variable called logits, or each item of a list of them, is compared with a constant between 0 and
+    1, such as 0.5, or a setting with such a value, or rounded to a class, or given to ``get_stats`` of
+    segmentation_models_pytorch with such a ``threshold``. It reports the same for the largest output of a sample if the
+    model is trained with a cross-entropy: ``conf, label = model(x).max(1)`` and ``conf > 0.9``. And it reports
+    ``sigmoid(...) > 0``, which is True for every sample.
 
 References
     torch.nn.BCEWithLogitsLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
@@ -45,9 +45,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.batch_loops import function_of, is_label, without_conversions
+from trueloop.analysis.queries.batch_loops import (
+    added_to_list,
+    assigned_pairs,
+    function_of,
+    is_label,
+    is_loss_call,
+    without_conversions,
+)
 from trueloop.analysis.queries.class_instances import definitions
-from trueloop.analysis.queries.possible_values import possible_values, unpacked_call
+from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
@@ -62,8 +69,12 @@ _PROBABILITY_LOSSES: Final = ("BCELoss", "binary_cross_entropy")
 _SIGMOIDS: Final = re.compile(r"sigmoid|expit|softmax|Sigmoid|Softmax")
 _SIGMOID_CALLS: Final = ("sigmoid", "expit")
 _LOGITS: Final = re.compile(r"(^|_)logits?($|_)", re.IGNORECASE)
+_NUMPY: Final = re.compile(r"\bnp\.|numpy|tolist")
 _SHAPING: Final = frozenset(("squeeze", "view", "reshape", "flatten", "unsqueeze", "ravel"))
-_MAX_DEPTH: Final = 5
+_JOINING: Final = frozenset((
+    "array", "asarray", "concatenate", "cat", "vstack", "hstack", "stack", "tensor", "Tensor", "squeeze", "ravel",
+))  # fmt: skip
+_MAX_DEPTH: Final = 7
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -122,7 +133,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=f"`{ast.unparse(node)}` treats the raw outputs of a model that is trained with logits as "
                 f"probabilities{': rounding cuts at 0.5' if rounds else ''}. A logit of 0.5 is a probability of 0.62.",
                 node=node,
-                fix=None if isinstance(node, ast.Call) else _with_sigmoid(source, compared),
+                fix=_with_sigmoid(source, compared) if isinstance(node, ast.Compare) else None,
             )
 
 
@@ -222,7 +233,7 @@ def _compared(source: SourceFile, node: ast.AST) -> ast.expr | None:
         ):
             return left if _is_probability(source, limit) else None
         case (
-            ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch")), args=[left])
+            ast.Call(func=ast.Attribute(attr="round", value=ast.Name(id="torch" | "np" | "numpy")), args=[left])
             | ast.Call(func=ast.Attribute(attr="round", value=left), args=[])
         ):
             return left
@@ -267,10 +278,11 @@ def _setting(source: SourceFile, node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -> bool:
-    """Return True for the output of a model, or a variable called logits, to which no sigmoid is applied."""
-    node = without_conversions(node)
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SHAPING:
-        node = without_conversions(node.func.value)
+    """Return True for the output of a model, or a variable called logits, to which no sigmoid is applied.
+
+    Also for a list of outputs, and for an item of such a list.
+    """
+    node = _without_joining(node)
     if isinstance(node, ast.Subscript):
         return _is_logit(source, node.value, calls, depth)
     if isinstance(node, ast.Call):
@@ -279,11 +291,43 @@ def _is_logit(source: SourceFile, node: ast.expr, calls: set[int], depth: int) -
     if not name or depth > _MAX_DEPTH:
         return False
     values = _assigned_before(function_of(source, node), name, node) or _passed(source, node)
+    filled = [each for each in values if not isinstance(each, ast.List) or each.elts]
+    if not filled and isinstance(node, ast.Name):
+        filled = list(added_to_list(source, node)) if values else _unpacked(source, node)
+    values = filled
     if any(_SIGMOIDS.search(ast.unparse(each)) for each in values):
         return False
     if not values:
         return isinstance(node, ast.Name | ast.Attribute) and bool(_LOGITS.search(last_name(node)))
     return all(_is_logit(source, each, calls, depth + 1) for each in values)
+
+
+def _without_joining(node: ast.expr) -> ast.expr:
+    """Return x of ``np.concatenate(x).squeeze()``, ``torch.cat(x)`` and ``x.view(-1).tolist()``."""
+    while isinstance(node := without_conversions(node), ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _SHAPING:
+            node = node.func.value
+        elif node.func.attr in _JOINING and node.args:
+            node = node.args[0]
+        else:
+            break
+    return node
+
+
+def _unpacked(source: SourceFile, node: ast.Name) -> list[ast.expr]:
+    """Return the items of a list that a comprehension goes through, or what unpacking assigns to a variable.
+
+    One of several outputs of a model counts if a loss on logits gets it, by its name.
+    """
+    for each in enclosing_nodes(source, node):
+        for loop in getattr(each, "generators", ()):
+            if isinstance(loop.target, ast.Name) and loop.target.id == node.id:
+                return [loop.iter]
+    call = unpacked_call(source, node)
+    is_output = call is not None and any(
+        last_name(e.args[0]) == node.id for e in source.all_calls if e.args and is_loss_call(source, e)
+    )
+    return possible_values(source, node) or ([call] if call is not None and is_output else [])
 
 
 def _passed(source: SourceFile, node: ast.expr) -> list[ast.expr]:
@@ -298,11 +342,16 @@ def _assigned_before(function: Any, name: str, node: ast.expr) -> list[ast.expr]
     found: list[ast.expr] = []
     for each in nodes_in(function, ast.Assign):
         if each.lineno < node.lineno:
-            found += [each.value for target in each.targets if dotted_name(target) == name]
+            found += [value for target, value in assigned_pairs(each) if dotted_name(target) == name]
     return found
 
 
-def _with_sigmoid(source: SourceFile, compared: ast.expr) -> Fix:
+def _with_sigmoid(source: SourceFile, compared: ast.expr) -> Fix | None:
+    """Return the fix that takes the sigmoid of a tensor; None for a number of a list or an array of NumPy."""
+    values = (compared, *_assigned_before(function_of(source, compared), dotted_name(compared), compared))
+    is_item = any(hasattr(each, "generators") for each in enclosing_nodes(source, compared))
+    if is_item or any(_NUMPY.search(ast.unparse(each)) for each in values):
+        return None
     text = f"torch.sigmoid({source.text.segment(compared)})"
     return Fix((source.text.replace(compared, text),), safe=False, description="Compare probabilities")
 

@@ -28,14 +28,16 @@ When this is fine
     - A meter of durations, or a mean over the whole training: read it once, after the loop over epochs.
 
 How it is detected
-    Only the linter finds it, from the source code, in four cases. (1) A loop over batches adds losses or correct
+    Only the linter finds it, from the source code, in five cases. (1) A loop over batches adds losses or correct
     predictions to a sum, and the loop over epochs around it divides the sum by the length of the loader or its dataset
     but never resets it. (2) A metric of torchmetrics, or an object of a class of the program that adds up losses,
     predictions or scores, is created before the loop over epochs, updated for each batch and read after the batches of
     each epoch, and no method that resets it is ever called, also where these steps are in several functions. (3) In one
     iteration of the loop over epochs, a sum, list or metric is updated by a loop over batches that trains and by one
-    that does not, is read after both, and nothing resets it between them. (4) A function adds to the default value of
-    a parameter in a loop, divides it or passes it to a metric, and is called several times.
+    that does not, is read after both, and nothing resets it between them. (4) A function adds to the default value of a
+    parameter in a loop, divides it or passes it to a metric, and is called several times. (5) A loop over batches
+    divides a sum by the number of batches between two reports, ``total / 100`` under ``if i % 100 == 99``, and never
+    resets it.
 
 References
     cleverhans-lab/cleverhans#33, accuracy above 1 in a tutorial, https://github.com/cleverhans-lab/cleverhans/pull/33
@@ -45,9 +47,11 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
+from trueloop.analysis.queries.batch_loops import dataset_of
 from trueloop.analysis.queries.batch_means import len_argument
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
@@ -56,6 +60,7 @@ from trueloop.failures.evaluation.total_never_reset.mixed_passes import find_mix
 from trueloop.failures.evaluation.total_never_reset.unreset_meters import find_unreset_meters
 from trueloop.failures.failure import Failure, Rule, Severity
 
+_WINDOW: Final = re.compile(r"if .*%.*:")
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _WRAPPERS: Final = ("enumerate", "tqdm", "iter", "track", "trange")
 """Functions that iterate over their argument, by the last part of their name."""
@@ -83,9 +88,32 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 related=((each, "summed up here"),),
                 fix=_insert_reset(source, loops, name),
             )
+    yield from _windows(source)
     yield from find_unreset_meters(source)
     yield from find_mixed_passes(source)
     yield from find_default_arguments(source)
+
+
+def _windows(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``total / 100`` under ``if i % 100 == 0`` in a loop that never sets the total to 0."""
+    for loop in source.nodes_of(ast.For) if source.mentions(_WINDOW) else ():
+        for condition in (each for each in loop.body if isinstance(each, ast.If)):
+            sizes = {ast.unparse(e.right) for e in nodes_in(condition.test, ast.BinOp) if isinstance(e.op, ast.Mod)}
+            added = {dotted_name(each.target): each for each in loop.body if _is_sum(each)}
+            for each in nodes_in(condition, ast.BinOp) if sizes and added else ():
+                name = dotted_name(each.left)
+                is_mean = isinstance(each.op, ast.Div) and name in added and ast.unparse(each.right) in sizes
+                if is_mean and not _assigns(loop, name):
+                    yield Hit(
+                        message=f"`{name}` is never reset in the loop, but it is divided by {ast.unparse(each.right)}, "
+                        "the number of batches since the last time: it is a sum over all batches so far.",
+                        node=each,
+                        related=((added[name], "summed up here"),),
+                    )
+
+
+def _is_sum(statement: ast.stmt) -> TypeGuard[ast.AugAssign]:
+    return isinstance(statement, ast.AugAssign) and _sums_up_results(statement)
 
 
 def _sums_up_results(added: ast.AugAssign) -> bool:
@@ -126,10 +154,12 @@ def _assigns(loop: ast.AST, name: str) -> bool:
 def _quotient(source: SourceFile, quotients: list[ast.BinOp], loops: _Loops, name: str) -> ast.BinOp | None:
     """Return the division of a sum by the length of its loader or dataset, after the loop over the loader."""
     loader = _unwrap_loader(loops.batches.iter)
+    dataset = dataset_of(source, ast.Name(id=loader))
+    sizes = (loader, f"{loader}.dataset", "" if dataset is None else dotted_name(dataset))
     for each in quotients if loader else ():
         dividends = {inner.id for inner in nodes_in(each.left, ast.Name)}
         divisor = dotted_name(len_argument(source, each.right))
-        divides = isinstance(each.op, ast.Div) and name in dividends and divisor in (loader, f"{loader}.dataset")
+        divides = isinstance(each.op, ast.Div) and name in dividends and divisor and divisor in sizes
         if divides and encloses(loops.epochs, each) and not encloses(loops.batches, each):
             is_reset = _assigns(loops.epochs, name) or _assigns(loops.epochs, loader.partition(".")[0])
             return None if is_reset else each
@@ -181,7 +211,7 @@ FAILURE = Failure(
     rule=Rule(
         required_words=(
             "+=|append(|extend(|torchmetrics|torcheval",
-            "/ len(|/len(|class |torchmetrics|torcheval|={|=[|= {|= []|=dict(|=defaultdict(",
+            "/ len(|/len(|% |class |torchmetrics|torcheval|={|=[|= {|= []|=dict(|=defaultdict(",
             ".item()|.sum()|.update(|.add(|append(|extend(|torchmetrics|torcheval",
             "backward(|no_grad|inference_mode|torchmetrics|torcheval",
         ),

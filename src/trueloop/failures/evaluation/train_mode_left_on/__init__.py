@@ -31,10 +31,11 @@ How it is detected
     dropout or BatchNorm layers that is trained and then evaluated on another loader without gradients, in a program
     that never sets eval mode, or sets it only before or after a loop that sets train mode, trains and evaluates. It
     also reports a loop that judges a model on held-out batches in a program that trains and sets eval mode in none of
-    its files, however it gets the model; ``model.eval`` without parentheses; and a method ``train(self, mode=True)``
-    that calls ``super().train()`` without ``mode``. Calls of a model with loaded weights in a method of a module are
-    judged only where the program calls the method. In a fragment without imports that sets no mode, an evaluation is a
-    note.
+    its files, however it gets the model; ``model.train()`` in a function that only evaluates; ``model.eval`` without
+    parentheses; and a method ``train(self, mode=True)`` that calls ``super().train()`` without ``mode``. Calls of a
+    model with loaded weights in a method of a module are judged only where the program calls the method. Loaded is also
+    what ``load_from_checkpoint`` of Lightning returns, and a pretrained network of torchvision that is called without
+    gradients. In a fragment without imports that sets no mode, an evaluation is a note.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -64,6 +65,7 @@ from trueloop.analysis.queries.modes import (
     is_in_method_of_module,
     is_in_unused_function,
     is_left_in_train_mode,
+    is_network_of_torchvision,
     is_training_step,
     may_be_switched,
     may_set_mode_of,
@@ -77,7 +79,7 @@ from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.evaluation.train_mode_left_on.fragments import judged_without_mode
 from trueloop.failures.evaluation.train_mode_left_on.judged_outputs import judged_calls
-from trueloop.failures.evaluation.train_mode_left_on.never_switched import never_switched
+from trueloop.failures.evaluation.train_mode_left_on.never_switched import never_switched, train_mode_in_evaluation
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref
@@ -180,6 +182,17 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     hits = hits or list(find(source))
     yield from hits
     yield from _modes_ignored(source)
+    for mode, call in () if hits else train_mode_in_evaluation(source):
+        hits.append(
+            Hit(
+                message=f"`{ast.unparse(mode)}` puts the model that `{ast.unparse(call)}` judges into train mode, with "
+                "active dropout or BatchNorm.",
+                node=mode,
+                related=((call, "judged here"),),
+                severity=Severity.WARNING,
+            )
+        )
+        yield hits[-1]
     for call in () if hits else never_switched(source):
         yield Hit(
             message=f"`{ast.unparse(call)}` judges the model in train mode, with active dropout or BatchNorm: no file "
@@ -233,7 +246,7 @@ def _judged_after_training(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         if before is None or _reads_training_data(call, steps) or _may_be_in_eval_mode(source, call):
             continue
         called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_alias(call.subject)]
-        trained = {id(value) for each in called if each.grad is not False for value in each.inputs}
+        trained = {id(v) for each in called if each.grad is not False and each is not call for v in each.inputs}
         if any(id(value) in trained for value in call.inputs):
             continue  # the loss of the training batch after its update
         if _repeats_input(source, call) or any(repeats_loader(source, call, each, run) for each in called):
@@ -274,7 +287,8 @@ def _reads_training_data(call: Op, steps: list[Op]) -> bool:
 
 def _loaded_only(source: SourceFile) -> Iterator[tuple[Op, Op]]:
     """Yield the calls of models that are built, get saved weights and are never set to eval mode, with the loading."""
-    loads = source.ops(OpKind.LOAD_STATE_DICT)
+    pretrained = [each for each in source.ops(OpKind.CREATE) if _is_pretrained(each)]
+    loads = [*source.ops(OpKind.LOAD_STATE_DICT), *pretrained]
     if not loads or unresolved_mode_changes(source, "eval"):
         return
     trains = bool(source.ops(OpKind.BACKWARD))
@@ -284,13 +298,20 @@ def _loaded_only(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         if is_layer or call.subject.kind is not ValueKind.MODEL or (trains and call.grad is not False):
             continue
         before = [each for each in source.operations[: call.index] if each.entry_point in (0, call.entry_point)]
-        load = next((each for each in before if each in loads and each.subject.may_alias(call.subject)), None)
+        own = [each for each in before if each in loads and each.subject.may_alias(call.subject)]
+        load = next((each for each in own if call.grad is False or each not in pretrained), None)  # or fine-tuned
         if load is not None and trains and _is_copy(load):
             continue  # a teacher, or the target network, of the model in training
         if _is_smoke_test(source, call) or is_in_method_of_module(source, call):
             continue
         if load is not None and _stays_new(source, call, before) and has_mode_dependent_layers(source, call.subject):
             yield call, load
+
+
+def _is_pretrained(creation: Op) -> bool:
+    """Return True for a network of torchvision that is created with the weights of ImageNet."""
+    given = creation.arguments.get("weights") or creation.arguments.get("pretrained") or creation.arguments.get("0")
+    return given is not None and given.constant(True) not in (None, False) and is_network_of_torchvision(creation.name)
 
 
 def _is_copy(load: Op) -> bool:
@@ -357,10 +378,15 @@ def _may_be_in_eval_mode(source: SourceFile, call: Op) -> bool:
     return set_here and not is_left_in_train_mode(source, call)
 
 
+_LOADS: Final = "load_state_dict|load_from_checkpoint|pretrained=True|weights="
 RULE = Rule(
     required_words=tuple(
-        f"{words}|load_state_dict|.eval\n|.eval  #|super().train(|no_grad&oader|inference_mode&oader"
-        for words in ("backward", "step(", "no_grad|inference_mode|set_grad_enabled|DataLoader")
+        f"{words}|{_LOADS}|.eval\n|.eval  #|super().train(|no_grad&oader|inference_mode&oader"
+        for words in (
+            "backward",
+            "step(",
+            "no_grad|inference_mode|set_grad_enabled|DataLoader|.detach()|.data",
+        )
     ),
     find=find_all,
 )

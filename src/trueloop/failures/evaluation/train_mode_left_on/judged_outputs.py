@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.loops import assigned_names
 from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import nodes_in
 
 JUDGING: Final = re.compile(
     r"argmax|\bmax\(|topk|correct|accura|loss|criterion|metric|score|\.eq\(|==|round\(|mse|error|\bpred|prob|auc|dice|"
@@ -20,7 +22,7 @@ _TRAINING: Final = (OpKind.BACKWARD, OpKind.STEP)
 
 def judged_calls(source: SourceFile) -> Iterator[Op]:
     """Yield the calls of models without gradients whose outputs are judged and not used for training."""
-    calls = [each for each in source.ops(OpKind.MODEL_CALL) if each.grad is False]
+    calls = [each for each in source.ops(OpKind.MODEL_CALL) if each.grad is False or _is_detached(source, each)]
     call_nodes = {id(each.node) for each in source.ops(OpKind.MODEL_CALL)}
     used = {id(v) for each in source.ops(OpKind.BACKWARD) for v in each.subject.ancestors(2000)} if calls else set()
     for call in calls:
@@ -30,6 +32,11 @@ def judged_calls(source: SourceFile) -> Iterator[Op]:
         is_discarded = isinstance(statement, ast.Expr) and statement.value is call.node
         if is_plain and not is_discarded and id(call.result) not in used and _is_judged(source, call):
             yield call
+
+
+def _is_detached(source: SourceFile, call: Op) -> bool:
+    """Return True for ``model(x).detach()``, ``model(x).data`` and ``model(x).argmax(1)``."""
+    return getattr(source.parents.get(id(call.node)), "attr", "") in ("detach", "data", "argmax")
 
 
 def _may_switch_mode(call: Op) -> bool:
@@ -47,7 +54,7 @@ def _is_judged(source: SourceFile, call: Op) -> bool:
         inside = [each for each in run if any(loop is call.loops[-1] for loop in each.loops)]
     if scope is None or any(each.kind in _TRAINING for each in inside):
         if call.function is None or isinstance(call.function, ast.Lambda):
-            return scope is not None and _reaches_loss(source, call, inside)
+            return _reaches_loss(source, call, inside) if scope is not None else _is_judged_later(source, call)
         scope, depth = call.function, len(call.calls)
         inside = [each for each in run if each.calls[:depth] == call.calls]
         if any(each.kind in _TRAINING for each in inside):
@@ -55,6 +62,15 @@ def _is_judged(source: SourceFile, call: Op) -> bool:
     if isinstance(scope, ast.comprehension):
         scope = call.function or call.statement
     return scope is not None and JUDGING.search(ast.unparse(scope)) is not None
+
+
+def _is_judged_later(source: SourceFile, call: Op) -> bool:
+    """Return True if a module judges an output in the statement of a call, or in one that reads its variables."""
+    statement: Any = call.statement
+    names = assigned_names(statement)
+    readers = [e for e in source.tree.body if e.lineno > statement.lineno and names & {
+        name.id for name in nodes_in(e, ast.Name)}]  # fmt: skip
+    return any(JUDGING.search(ast.unparse(each)) for each in (statement, *readers))
 
 
 def _reaches_loss(source: SourceFile, call: Op, inside: list[Op]) -> bool:

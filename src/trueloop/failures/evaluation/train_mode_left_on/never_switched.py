@@ -6,10 +6,17 @@ from collections.abc import Iterator, Set
 from typing import Final
 
 from trueloop.analysis.queries.assignments import enclosing_definition
-from trueloop.analysis.queries.batch_loops import BatchLoop, batch_loops, is_loss_call, without_conversions
+from trueloop.analysis.queries.batch_loops import (
+    BatchLoop,
+    batch_loops,
+    is_label,
+    is_loss_call,
+    without_conversions,
+)
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words
 from trueloop.analysis.queries.loop_variables import derived_names, trains
+from trueloop.analysis.queries.loops import always_run
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.modes import is_network_of_torchvision
 from trueloop.analysis.queries.possible_values import arguments_of_calls, origins, parameters_of
@@ -23,6 +30,11 @@ _SWITCH: Final = re.compile(
     re.IGNORECASE,
 )
 """Text of programs that may set eval mode, perhaps in a library, or sample with dropout."""
+_NO_TEST: Final = re.compile(
+    r"\.eval\(|backward|\.step\(|\.grad\b|loss_dict|\bmc|monte|dropout|uncertain|bayes|ensembl|stochastic|adapt|\bbn_|rcnn|yolo",
+    re.IGNORECASE,
+)
+"""Text of functions that set eval mode too, train, sample with dropout, or need losses that only train mode returns."""
 _TRAINING_STEP: Final = re.compile(r"\.backward\(")
 _EVALUATION: Final = HELD_OUT | {"validate", "evaluate", "evaluating", "predict"}
 _MODEL: Final = re.compile(
@@ -45,6 +57,40 @@ def never_switched(source: SourceFile) -> Iterator[ast.Call]:
         batch = derived_names(loop)
         calls = (each for each in nodes_in(loop.node, ast.Call) if _is_model_call(source, each, batch))
         yield from [call for call in calls if _depends_on_mode(source, _called(call))][:1]
+
+
+def train_mode_in_evaluation(source: SourceFile) -> Iterator[tuple[ast.Call, ast.Call]]:
+    """Yield each ``model.train()`` in a function that only evaluates, with a call there that judges the model."""
+    for loop in batch_loops(source):
+        function, text = loop.function, ast.unparse(loop.node)
+        words = name_words(getattr(function, "name", ""))
+        if not words & _EVALUATION or words & TRAINING or not JUDGING.search(text):
+            continue
+        modes = [each for each in map(_train_mode, always_run(function.body)) if each is not None]
+        if not modes or _NO_TEST.search(ast.unparse(function)):
+            continue
+        for call in nodes_in(loop.node, ast.Call):
+            model = _called(call)
+            is_set = ast.unparse(model) == ast.unparse(modes[0].func.value) and modes[0].lineno < call.lineno  # type: ignore[attr-defined]
+            if is_set and not any(map(is_label, call.args)) and _may_depend_on_mode(source, model):
+                yield modes[0], call
+                break
+
+
+def _train_mode(statement: ast.stmt) -> ast.Call | None:
+    """Return the call of ``model.train()`` and ``model = model.train()``."""
+    call = getattr(statement, "value", None)
+    match call:
+        case ast.Call(func=ast.Attribute(attr="train"), args=[] | [ast.Constant(value=True)], keywords=[]):
+            return call
+        case _:
+            return None
+
+
+def _may_depend_on_mode(source: SourceFile, model: ast.expr) -> bool:
+    """Return True unless the program defines all of its models, without dropout or BatchNorm layers."""
+    known = [e for n, e in definitions(source).classes.items() if _is_module(source, e) and not _NO_MODEL.search(n)]
+    return _depends_on_mode(source, model) or not known or any(_has_layers(source, e, _MAX_DEPTH) for e in known)
 
 
 def _called(call: ast.Call) -> ast.expr:

@@ -38,6 +38,7 @@ How it is detected
     right predictions, or a sum over samples, that is divided by the number of batches times the batch size, unless a
     loader drops its last batch or all numbers in the file are multiples. It reports the counter of ``enumerate`` after
     its loop, which is the number of batches less one, and the mean loss of a batch that is divided by the batch size.
+    And it reports a sum of batch means that is printed or logged by a function that divides the sum of another loop.
 
 References
     PyTorch Forums, "On running loss and average loss", https://discuss.pytorch.org/t/on-running-loss-and-average-loss/107890

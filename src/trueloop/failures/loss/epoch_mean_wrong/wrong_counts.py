@@ -13,9 +13,11 @@ from trueloop.analysis.queries.batch_loops import (
     batch_loops,
     compared_sides,
     created_loader,
+    dataset_of,
     function_of,
     hand_made_batch_loops,
     has_batches_of_one,
+    has_one_batch,
     is_label,
     is_loader,
     is_loss_call,
@@ -23,7 +25,7 @@ from trueloop.analysis.queries.batch_loops import (
     without_conversions,
 )
 from trueloop.analysis.queries.class_instances import called_function
-from trueloop.analysis.queries.possible_values import computed_from, origins
+from trueloop.analysis.queries.possible_values import computed_from, enclosing_expressions, origins
 from trueloop.analysis.queries.trained_models import unwrapped
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, walk
@@ -34,6 +36,7 @@ from trueloop.failures.loss.epoch_mean_wrong.smaller_last_batch import (
     is_size_of_full_batches,
 )
 
+_REPORTING: Final = frozenset(("print", "info", "log", "write", "add_scalar", "format", "round", "float", "log_metric"))
 _SIZE: Final = re.compile(r"\.size\(0\)|\.shape\[0\]|\blen\(|batch_?size|\bbs\b", re.IGNORECASE)
 _OTHER_REDUCTION: Final = re.compile(r"reduction\s*=\s*[\"'](?:sum|none)|size_average\s*=\s*False|reduce\s*=\s*False")
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -55,6 +58,7 @@ class Term(Enum):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each division of a total by the number of something else than its terms."""
     yield from find_smaller_last_batches(source)
+    yield from _sums_next_to_means(source)
     for loop in (*batch_loops(source), *hand_made_batch_loops(source)):
         for statement, name, value in _additions(loop):
             yield from _shares_of_full_batches(source, loop, statement, value)
@@ -69,6 +73,54 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     yield _other_loader(source, loop, statement, term, division, divisor)
                 else:
                     yield from _judge(source, loop, statement, term, division, divisor)
+
+
+def _sums_next_to_means(source: SourceFile) -> Iterator[Hit]:
+    """Yield each report of a sum of losses in a function that reports the mean of another loop's losses."""
+    for loop in batch_loops(source):
+        if has_one_batch(source, loop) or has_batches_of_one(source, loop):
+            continue
+        for statement, name in _sums_of_means(source, loop):
+            reports = _reports(source, loop, name) if not list(_divisions(source, loop, name)) else []
+            others = (each for each in batch_loops(source) if each.function is loop.function and each is not loop)
+            divided = (
+                division
+                for other in (others if reports else ())
+                for _, mean in _sums_of_means(source, other)
+                for division, _ in _divisions(source, other, mean)
+                if mean != name and ast.unparse(other.loader) != ast.unparse(loop.loader)
+            )
+            division = next(divided, None)
+            if division is not None:
+                yield Hit(
+                    message=f"`{name}` is reported as a sum over the batches of `{ast.unparse(loop.loader)}`, but "
+                    f"`{ast.unparse(division)}` is a mean: the two cannot be compared.",
+                    node=reports[0],
+                    related=((statement, "added up here"), (division, "the mean")),
+                    severity=Severity.WARNING,
+                )
+
+
+def _sums_of_means(source: SourceFile, loop: BatchLoop) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield each statement that adds the mean loss of a batch to a variable, with its name."""
+    for statement, name, value in _additions(loop):
+        is_loss = "loss" in name.lower() and not name.startswith("sum(") and not _is_inner(loop, statement)
+        if is_loss and _term(source, loop, value) is Term.MEAN:
+            yield statement, name
+
+
+def _reports(source: SourceFile, loop: BatchLoop, name: str) -> list[ast.Call]:
+    """Return the calls after a loop that print or log a variable; [] if anything else is computed from it."""
+    found: list[ast.Call] = []
+    for node in nodes_in(loop.function, ast.Name):
+        if node.id != name or not isinstance(node.ctx, ast.Load):
+            continue
+        calls = [each for each in enclosing_expressions(source, node) if isinstance(each, ast.Call)]
+        inner = any(isinstance(each, ast.BinOp) for each in enclosing_expressions(source, node))
+        if inner or any(last_name(each.func) not in _REPORTING for each in calls):
+            return []
+        found += [each for each in calls[-1:] if each.lineno > (loop.node.end_lineno or 0)]
+    return found
 
 
 def _additions(loop: BatchLoop) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
@@ -256,7 +308,7 @@ def _is_latest(loop: BatchLoop, name: str, division: Any) -> bool:
 def _judge(
     source: SourceFile, loop: BatchLoop, statement: ast.stmt, term: Term, division: Any, divisor: ast.expr
 ) -> Iterator[Hit]:
-    batches, samples = _counts_batches(loop, divisor), _counts_samples(loop, divisor)
+    batches, samples = _counts_batches(loop, divisor), _counts_samples(source, loop, divisor)
     if samples and term is not Term.MEAN:
         if isinstance(_resolved(loop, without_conversions(divisor)), ast.Call):  # and not a counter of what was drawn
             yield from _judge_part(source, loop, division, divisor)
@@ -452,7 +504,7 @@ def _counted(divisor: ast.expr) -> str:
             return dotted_name(divisor)
 
 
-def _counts_samples(loop: BatchLoop, divisor: ast.expr) -> bool:
+def _counts_samples(source: SourceFile, loop: BatchLoop, divisor: ast.expr) -> bool:
     number = _number_of_rows(loop) if isinstance(loop.loader, ast.Call) else None
     if number is not None:
         return bool(_count_texts(loop, number) & _count_texts(loop, divisor))
@@ -460,6 +512,9 @@ def _counts_samples(loop: BatchLoop, divisor: ast.expr) -> bool:
     match divisor:
         case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(value=of, attr="dataset")]):
             return ast.unparse(of) == ast.unparse(loop.loader)
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name() as of]):
+            dataset = dataset_of(source, loop.loader)
+            return dataset is not None and ast.unparse(dataset) == of.id
         case ast.Name(id=counter):
             added = [value for _, name, value in _additions(loop) if name == counter]
             return len(added) == 1 and bool(_SIZE.search(ast.unparse(added[0])))
