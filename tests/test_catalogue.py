@@ -81,6 +81,7 @@ UNFIXED = {
     "DAT054",
     "DAT057",
     "DAT059",
+    "DAT061",
     "DAT065",
     "ENV007",
     "ENV008",

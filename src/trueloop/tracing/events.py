@@ -327,7 +327,7 @@ class PaddingReached(NamedTuple):
     affected: float
     """Share of them whose output changes when padding is removed."""
     change: float
-    """Median change of their outputs, relative to the spread of the outputs."""
+    """Median change of their outputs, relative to the spread; that of the samples left without padding if larger."""
     flipped: int
     """Number of them with another predicted class."""
     broken: int
@@ -423,6 +423,8 @@ class LossRecord:
     """Smallest and largest value of the input of an "nll" or "bce_with_logits"; None = not read."""
     normalised_share: float | None = None
     """Share of the frames of a "ctc" whose probabilities add up to 1; None = not read."""
+    mask_as_index: tuple[int, int] | None = None
+    """Number of 0 and 1 in an integer index that chose rows of the input, as long as a mask of them; None = no such."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -424,6 +424,7 @@ def _loss_record(found: LossNode, with_divisor: bool) -> LossRecord:
         bootstraps=kind in ("mse", "smooth_l1", "huber") and _bootstraps(core),
         input_range=_range_of(core) if kind in ("nll", "bce_with_logits") else None,
         normalised_share=_normalised_share(core) if kind == "ctc" else None,
+        mask_as_index=_mask_as_index(found.source),
     )
 
 
@@ -567,6 +568,22 @@ def _first_position(source: Any) -> int:
             return start if start < 1 << 63 else start - (1 << 64) + made_from[1]
         source = parent(source)
     return 0
+
+
+def _mask_as_index(source: Any) -> tuple[int, int] | None:
+    """Return how many 0 and 1 an integer index of a loss's input has, if it is as long as what it indexes."""
+    while (name := _name(source)) in RESHAPES or name in ("LogSoftmax", "Squeeze", "Index"):
+        if name == "Index":
+            index, sizes = source._saved_indices[0], source._saved_self_sym_sizes  # noqa: SLF001
+            if index is None or index.dtype not in (torch.long, torch.int) or not index.is_cpu or index.dim() != 1:
+                return None
+            if not MIN_ROWS <= len(index) == sizes[0] or type(index) is not Tensor:
+                return None
+            ones = int((index == 1).sum())
+            zeros = int((index == 0).sum())
+            return (zeros, ones) if zeros and ones and zeros + ones == len(index) else None
+        source = parent(source)
+    return None
 
 
 def _bootstraps(core: Any) -> bool:

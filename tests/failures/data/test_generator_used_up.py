@@ -66,7 +66,87 @@ for epoch in range(5):
         {STEP}
 """,
 }
+EVALUATED = """
+def evaluate(data):
+    total = 0.0
+    with torch.no_grad():
+        for a, b in data:
+            total += nn.functional.mse_loss(model(a), b).item()
+    return total
+"""
+FAULTY |= {
+    "a validation": f"""
+{EVALUATED}
+held_out = batches(32)
+for epoch in range(5):
+    for a, b in batches():
+        {STEP}
+    print(evaluate(held_out))  # <- DAT027
+""",
+    "a validation after an epoch in a function": f"""
+{EVALUATED}
+def train():
+    for a, b in batches():
+        update(a, b)
+def fit(valid, epochs=5):
+    for epoch in range(epochs):
+        train()
+        print(evaluate(data=valid))  # <- DAT027
+fit(((a, b) for a, b in batches(32)))
+""",
+    "a validation without a function": f"""
+held_out = iter(list(batches(32)))
+for epoch in range(5):
+    for a, b in batches():
+        {STEP}
+    for a, b in held_out:  # <- DAT027
+        print(nn.functional.mse_loss(model(a), b).item())
+""",
+    "an epoch in a function": """
+def train(data):
+    for a, b in data:
+        update(a, b)
+data = zip(x.split(16), y.split(16))
+for epoch in range(5):
+    train(data)  # <- DAT027
+""",
+}
 CORRECT = {
+    "a validation with new batches": f"""
+{EVALUATED}
+for epoch in range(5):
+    for a, b in batches():
+        {STEP}
+    held_out = batches(32)
+    print(evaluate(held_out), evaluate(batches(32)))
+""",
+    "a validation at the end": f"""
+{EVALUATED}
+held_out = batches(32)
+for epoch in range(5):
+    for a, b in batches():
+        {STEP}
+print(evaluate(held_out))
+""",
+    "a function that takes some of the batches": f"""
+def train(data, count=3):
+    for a, b in data:
+        {STEP}
+        count -= 1
+        if not count:
+            return
+data = batches()
+for epoch in range(2):
+    train(data)
+""",
+    "a list for a function": f"""
+{EVALUATED}
+held_out = tuple(batches(32))
+for epoch in range(5):
+    for a, b in batches():
+        {STEP}
+    print(evaluate(held_out))
+""",
     "created in each epoch": f"""
 for epoch in range(5):
     for a, b in batches():

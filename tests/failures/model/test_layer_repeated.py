@@ -37,7 +37,6 @@ class Shared(nn.Module):
         return x
 model = Shared()
 """,
-    "one cell for several rounds": "ROUNDS = 4\ncells = nn.ModuleList([nn.Linear(4, 4)] * ROUNDS)\n",
     "once": "layers = nn.ModuleList([nn.Linear(4, 4)] * 1)\n",
     "sizes, not layers": "layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip([4] * 3, [4] * 3)])\n",
     "a list that is not part of a model": "probes = [nn.Linear(4, 4)] * 3\n",
@@ -59,6 +58,17 @@ def make(depth):
 """,
 }
 
+CORRECT |= {
+    "one cell for several rounds": """
+class Cell(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.message, self.gru = nn.Linear(dim, dim), nn.GRUCell(dim, dim)
+rounds = 4
+model.cells = nn.ModuleList([Cell(8)] * rounds)
+model.refine = nn.Sequential(*([nn.Linear(8, 8)] * model.num_iterations))
+"""
+}
 BROKEN = {
     "a function that creates a network": """
 def mlp(width, depth):

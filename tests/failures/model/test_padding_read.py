@@ -358,6 +358,16 @@ PAD = COLLATE.replace("{padded}", "pad_sequence([row for row, _ in batch], batch
 LAST = "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out[:, -1])  # <- MDL016"
 STATE = "_, (h, c) = self.rnn(self.embed(tokens))\nreturn self.head(h[-1])  # <- MDL016"
 LINT_FAULTY = {
+    "the last column of all rows by their numbers": (
+        ("out, _ = self.rnn(self.embed(tokens))\nrows = torch.arange(len(out))\n"
+        "return self.head(out[rows, -1])  # <- MDL016"), PAD,
+    ),
+    "the last column by the size": (
+        "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out[:, out.size(1) - 1])  # <- MDL016", PAD,
+    ),
+    "selected": (
+        "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out.select(1, -1))  # <- MDL016", PAD
+    ),
     "the last step after pad_sequence": (LAST, PAD),
     "the final state": (STATE, PAD),
     "the only layer's state": (
@@ -416,6 +426,13 @@ LAST_OK = LAST.partition("  #")[0]
 STATE_OK = STATE.partition("  #")[0]
 MEAN_OK = "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out.mean(1))"
 LINT_CORRECT = {
+    "the last real column of all rows": (
+        ("out, _ = self.rnn(self.embed(tokens))\nrows, ends = torch.arange(len(out)), tokens.gt(0).sum(1) - 1\n"
+        "return self.head(out[rows, ends])"), PAD,
+    ),
+    "all columns of the last rows": (
+        "out, _ = self.rnn(self.embed(tokens))\nreturn self.head(out.max(1).values[torch.arange(2), -1:])", PAD,
+    ),
     "padding on the left": (LAST_OK, ITEMS.replace("{padded}", "ids = [0] * (16 - len(row)) + row")),
     "F.pad on the left": (
         LAST_OK, ITEMS.replace("{padded}", "ids = F.pad(torch.tensor(row), (16 - len(row), 0))")

@@ -233,6 +233,45 @@ train(Shuffle(), classify(4, 6, 9, 7))
 }
 
 
+PICTURES = """
+size = {size}
+rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+waves = torch.sin((rows + columns) * torch.rand(64, 1, 1) + 6 * torch.rand(64, 1, 1))
+images = waves[..., None] + torch.rand(64, 1, 1, 3) + 0.3 * torch.randn(64, size, size, 3)
+images, labels = {images}, torch.randint(4, (64,))
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for rows in torch.randperm(64).split(16):
+    optimizer.zero_grad()
+    F.cross_entropy({call}, labels[rows]).backward(){mark}
+    optimizer.step()
+"""
+CALL = "model(images[rows])"
+RESHAPED = {
+    "images": ("images.reshape(-1, 3, size, size)", CALL, 20),
+    "scaled images": ("(images.reshape(-1, 3, size, size) - 0.4) / 0.2", CALL, 24),
+    "images of a batch": ("images", "model(images[rows].reshape(-1, 3, size, size) * 2)", 20),
+}
+PERMUTED = {
+    "images": ("images.permute(0, 3, 1, 2)", CALL, 20),
+    "images with a width that three divides": ("images.permute(0, 3, 1, 2)", CALL, 24),
+    "every third column": ("(images.permute(0, 3, 1, 2) + 2.0 * (columns % 3 == 0))", CALL, 24),
+    "noise": ("torch.randn(64, 3, size, size)", CALL, 20),
+    "one colour": ("images[..., :1].permute(0, 3, 1, 2).expand(-1, 3, -1, -1).contiguous()", CALL, 20),
+    "planes of a table": ("images.permute(0, 3, 1, 2).reshape(64, -1).view(64, 3, size, size)", CALL, 24),
+}
+
+
+@pytest.mark.parametrize(("images", "call", "size"), RESHAPED.values(), ids=RESHAPED.keys())
+def test_run_reports_colours_that_take_turns(run_reports, images, call, size):
+    run_reports(HEAD + PICTURES.format(images=images, call=call, size=size, mark="  # <- MDL017"))
+
+
+@pytest.mark.parametrize(("images", "call", "size"), PERMUTED.values(), ids=PERMUTED.keys())
+def test_run_accepts_images_with_the_channels_first(run_is_clean, images, call, size):
+    run_is_clean(HEAD + PICTURES.format(images=images, call=call, size=size, mark=""))
+
+
 @pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN.keys())
 def test_run_reports_reshapes_for_transposes(run_reports, script):
     run_reports(HEAD + script)

@@ -1463,3 +1463,42 @@ def test_lint_reports_default_step_sizes_of_options_in_epochs(lint_reports, sche
 )
 def test_lint_accepts_other_step_sizes_of_options(lint_is_clean, script):
     lint_is_clean(script.replace("  # <- SCH007", ""), "SCH007")
+
+
+SINGLE_LOOP = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default={steps})
+args = parser.parse_args()
+scheduler = lr_scheduler.{schedule}
+batches = iter(loader)
+for step in range(1, args.steps + 1):
+    try:
+        a, b = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        a, b = next(batches)
+    update(a, b)
+    {advance}{mark}
+"""
+VANISHING = ("StepLR(optimizer, step_size=10, gamma=0.5)", "StepLR(optimizer, 30)", "ExponentialLR(optimizer, 0.95)")
+LASTING = ("StepLR(optimizer, 400, gamma=0.5)", "ExponentialLR(optimizer, gamma=0.9995)", "StepLR(optimizer, 500)")
+
+
+@pytest.mark.parametrize("schedule", VANISHING)
+def test_lint_reports_rates_that_vanish_in_a_single_loop(lint_reports, schedule):
+    mark = "  # <- SCH007"
+    lint_reports(HEAD + SINGLE_LOOP.format(schedule=schedule, steps=2000, advance="scheduler.step()", mark=mark))
+
+
+@pytest.mark.parametrize("schedule", LASTING)
+def test_lint_accepts_rates_that_last(lint_is_clean, schedule):
+    script = SINGLE_LOOP.format(schedule=schedule, steps=2000, advance="scheduler.step()", mark="")
+    lint_is_clean(HEAD + script, "SCH007")
+
+
+@pytest.mark.parametrize("schedule", VANISHING)
+def test_lint_accepts_a_step_after_each_epoch_of_a_single_loop(lint_is_clean, schedule):
+    advance = "if step % len(loader) == 0: scheduler.step()"
+    lint_is_clean(HEAD + SINGLE_LOOP.format(schedule=schedule, steps=2000, advance=advance, mark=""), "SCH007")
+    lint_is_clean(HEAD + SINGLE_LOOP.format(schedule=schedule, steps=50, advance="scheduler.step()", mark=""), "SCH007")

@@ -23,7 +23,8 @@ When this is fine
 How it is detected
     Only the linter finds it: a loop over epochs contains a loop over a variable or a parameter whose only value is a
     generator that was created outside: a call of a function with ``yield``, a generator expression, ``map``,
-    ``filter``, ``zip`` or ``iter``. The inner loop has to train, and must not be left early.
+    ``filter``, ``zip`` or ``iter``. One of the two loops has to train, and the inner one must not be left early; it may
+    be in a function, such as an evaluation, that the outer one calls with the generator.
 
 References
     Python glossary, "iterator", on one that is used up, https://docs.python.org/3/glossary.html#term-iterator
@@ -37,6 +38,7 @@ from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.method_chains import without_calls
 from trueloop.analysis.queries.possible_values import MAX_DEPTH, enclosing_nodes, possible_values
+from trueloop.analysis.queries.shuffled_loaders import function_called, passed_argument
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -50,20 +52,38 @@ _LOOPS: Final = ast.For | ast.While
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loop over a generator within a loop over epochs that does not create it."""
     for loop in source.nodes_of(ast.For):
-        outer, iterable = _outer_loop(source, loop), without_calls(loop.iter, _PASSING)
-        if outer is None or not isinstance(iterable, ast.Name) or not _trains(loop) or _is_left_early(loop):
+        iterable = without_calls(loop.iter, _PASSING)
+        if not isinstance(iterable, ast.Name) or _is_left_early(loop):
             continue
-        if any(isinstance(e, ast.Name) and e.id == iterable.id and isinstance(e.ctx, ast.Store) for e in walk(outer)):
-            continue
-        created = _only_value(source, iterable)
-        if created is not None and not encloses(outer, created) and _is_used_up(source, created):
-            name = iterable.id
-            yield Hit(
-                message=f"`{name}` is a generator, which the first epoch uses up: in all later epochs this loop has no "
-                "batches.",
-                node=loop,
-                related=((created, "the generator is created once, here"), (outer, "the loop over the epochs")),
-            )
+        for name, node, outer in _repeated(source, loop, iterable):
+            if any(isinstance(e, ast.Name) and e.id == name.id and isinstance(e.ctx, ast.Store) for e in walk(outer)):
+                continue
+            created = _only_value(source, name)
+            if created is not None and not encloses(outer, created) and _is_used_up(source, created):
+                yield Hit(
+                    message=f"`{name.id}` is a generator, which the first epoch uses up: in all later epochs this "
+                    f"{'loop' if node is loop else 'call'} has no batches.",
+                    node=node,
+                    related=((created, "the generator is created once, here"), (outer, "the loop over the epochs")),
+                )
+
+
+def _repeated(source: SourceFile, loop: ast.For, iterable: ast.Name) -> Iterator[tuple[ast.Name, ast.AST, ast.stmt]]:
+    """Yield the variable that a loop reads in each epoch, the loop or a call of its function, and the epochs' loop."""
+    outer = _outer_loop(source, loop)
+    if outer is not None:
+        yield from [(iterable, loop, outer)] if _trains(source, outer) else []
+        return
+    function = function_of(source, loop)
+    if iterable.id not in [each.arg for each in getattr(getattr(function, "args", None), "args", ())]:
+        return
+    for call in definitions(source).calls.get(function.name, []):
+        given = (
+            passed_argument(source, function, call, iterable.id) if function_called(source, call) is function else None
+        )
+        outer = _outer_loop(source, call)
+        if isinstance(given, ast.Name) and outer is not None and _trains(source, outer):
+            yield given, call, outer
 
 
 def _only_value(source: SourceFile, node: ast.expr) -> ast.expr | None:
@@ -78,7 +98,7 @@ def _only_value(source: SourceFile, node: ast.expr) -> ast.expr | None:
     return None
 
 
-def _outer_loop(source: SourceFile, loop: ast.For) -> Any:
+def _outer_loop(source: SourceFile, loop: ast.AST) -> Any:
     """Return the loop around a loop in the same function that counts epochs; None if there is none."""
     outer = next((each for each in enclosing_nodes(source, loop) if isinstance(each, _LOOPS)), None)
     if not isinstance(outer, ast.For):
@@ -88,8 +108,13 @@ def _outer_loop(source: SourceFile, loop: ast.For) -> Any:
     return outer if last_name(getattr(counter, "func", None)) in ("range", "trange") and numbers != [1] else None
 
 
-def _trains(loop: ast.For) -> bool:
-    return any(last_name(call.func) in _TRAINING for call in nodes_in(loop, ast.Call))
+def _trains(source: SourceFile, block: ast.AST, depth: int = 2) -> bool:
+    """Return True for a block with a training step, in itself or in a function that it calls."""
+    calls = list(nodes_in(block, ast.Call))
+    functions = [each for call in calls if depth and (each := function_called(source, call)) is not None]
+    return any(last_name(call.func) in _TRAINING for call in calls) or any(
+        _trains(source, each, depth - 1) for each in functions
+    )
 
 
 def _is_left_early(loop: ast.For) -> bool:
@@ -110,17 +135,10 @@ def _is_used_up(source: SourceFile, value: ast.expr) -> bool:
     name = last_name(value.func)
     function = definitions(source).functions.get(name)
     if function is not None:
-        is_generator = any(
-            isinstance(each, ast.Yield | ast.YieldFrom) and function_of(source, each) is function
-            for each in walk(function)
-        )
-        decorated = bool(function.decorator_list)
-        return is_generator and not decorated and not any(map(_is_endless, nodes_in(function, ast.While)))
+        is_generator = any(function_of(source, e) is function for e in nodes_in(function, ast.Yield, ast.YieldFrom))
+        is_endless = any(getattr(each.test, "value", False) for each in nodes_in(function, ast.While))
+        return is_generator and not function.decorator_list and not is_endless
     return isinstance(value.func, ast.Name) and name in _ONCE and bool(value.args) and not _is_endless_source(value)
-
-
-def _is_endless(loop: ast.While) -> bool:
-    return isinstance(loop.test, ast.Constant) and bool(loop.test.value)
 
 
 def _is_endless_source(call: ast.Call) -> bool:

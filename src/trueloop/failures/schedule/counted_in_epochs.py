@@ -41,8 +41,9 @@ How it is detected
     reports a rate that the program raises by hand in proportion to the counter of ``enumerate`` in every epoch, and a
     scheduler that each batch steps although its length is the number of epochs, its milestones are at most that number
     (10 if it is unknown), or its step size is, perhaps as the default of an option, if the rate then falls to half or
-    less. The length of a ``LambdaLR``, or of a class that sets the learning rate itself, is a number by which it
-    divides the number of its steps.
+    less; and one that multiplies the rate so often in a single loop over updates, of known length, that less than
+    1e-15 of it is left. The length of a ``LambdaLR``, or of a class that sets the learning rate itself, is a number by
+    which it divides the number of its steps.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -56,6 +57,7 @@ References
 
 import ast
 import linecache
+import math
 import re
 import weakref
 from collections.abc import Iterator, Set
@@ -295,6 +297,7 @@ DROPS: Final = {"MultiStepLR": "milestones", "StepLR": "step_size"}
 SOON: Final = 10  # batches; a rate that drops within them in a run of unknown length counts epochs
 _TRAINS: Final = re.compile(r"backward|loss|loader|model|train|scaler|\bnet\b")
 """Words of a loop that trains; others only show the rates of a schedule."""
+LOG_VANISHED: Final = -15  # of a share of the rate at the start, far below what changes a weight in float32
 ENDING: Final = frozenset((
     "CosineAnnealingLR", "PolynomialLR", "get_cosine_schedule_with_warmup", "get_linear_schedule_with_warmup",
 ))  # fmt: skip
@@ -306,6 +309,7 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
     yield from find(source)
     yield from _restarted_warm_ups(source)
     yield from _own_schedules(source)
+    yield from _vanishing_rates(source)
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
         is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
@@ -326,6 +330,32 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
                 "first batches, or starts again and again.",
                 node=advance.node,
                 related=((scheduler.node, "the scheduler's length"),),
+            )
+
+
+def _vanishing_rates(source: SourceFile) -> Iterator[Hit]:
+    """Yield each step of a schedule in a single loop over updates that multiplies the rate far too often."""
+    for advance in source.ops(OpKind.SCHEDULER_STEP):
+        scheduler, kind = advance.subject, advance.subject.name.rpartition(".")[2]
+        if len(advance.loops) != 1 or kind not in ("StepLR", "ExponentialLR"):
+            continue
+        loop, arguments = advance.loops[0], scheduler.arguments
+        gamma, size = arguments.get("gamma") or arguments.get("2" if kind == "StepLR" else "1"), arguments.get("1")
+        size = arguments.get("step_size") or size if kind == "StepLR" else None
+        factor = _number(source, gamma.node) if gamma is not None else 0.1
+        count = loop.trip_count() or _number(source, _epoch_count(loop)) or 0
+        every = 1.0 if kind == "ExponentialLR" else _number(source, size.node) if size is not None else None
+        steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
+        is_per_update = any(each.same_iteration_as(advance) for each in steps)
+        if not factor or not every or not is_per_update or not advance.is_unconditional_in(loop):
+            continue
+        if 0 < factor < 1 and (count / every) * math.log10(factor) < LOG_VANISHED:
+            yield Hit(
+                message=f"`{source.text.segment(advance.node)}` runs in each of {count:g} iterations, and every "
+                f"{every:g} of them multiply the learning rate by {factor:g}: nothing is left long before the end. The "
+                "schedule seems to count epochs.",
+                node=advance.node,
+                related=((scheduler.node, "the schedule"),),
             )
 
 

@@ -150,11 +150,13 @@ def _compare(
     # If all samples without remaining padding change, the model reads padding, however much of it there is.
     if affected < 0.5 and not bool(is_affected[is_full].all()):
         return PaddingVerdict(judged=True, padding=None)
+    # Samples that are still padded may differ little after a few steps of padding: those that are not show the harm.
+    sizes_of_change = [change[each].median().item() for each in (is_affected, is_affected & is_full) if each.any()]
     culprit = find_culprit(alone, trimmed, output, _differs_in_common)
     flipped = 0 if time is not None or before.dim() < 2 or broken else int((before.argmax(1) != after.argmax(1)).sum())
     return PaddingVerdict(judged=True, padding=PaddingReached(
         location=culprit.location if culprit else None, operation=culprit.name if culprit else "",
-        padding=padded.value, rows=len(rows), affected=affected, change=change[is_affected].median().item(),
+        padding=padded.value, rows=len(rows), affected=affected, change=max(sizes_of_change),
         flipped=flipped,
         lengths=(int(padded.lengths[rows].min()), total), per_position=time is not None, broken=broken,
         is_declared=_is_declared(reruns, padded), length_varies=length_varies,

@@ -47,6 +47,69 @@ x = torch.from_numpy(np.asarray(Image.open(path).convert("L"))).view(1, 1, 24, 2
 }
 
 
+MADE = """
+import numpy as np
+import torch
+from torch import nn
+
+SIZE = 20
+net = nn.Conv2d(3, 4, 3)
+"""
+MADE_FAULTY = {
+    "drawn by a function": """
+def draw(rng):
+    image = rng.integers(0, 255, size=(SIZE, SIZE, 3))
+    image[4:9, 4:9] = 0
+    return image
+rng = np.random.default_rng(0)
+images = np.stack([draw(rng) for _ in range(90)])
+x = torch.from_numpy(images).float() / 255
+x = x.reshape(-1, 3, SIZE, SIZE)  # <- MDL017
+""",
+    "filled zeros": """
+images = torch.zeros(90, SIZE, SIZE, 3)
+for k in range(90):
+    images[k, k % 9] = 1
+out = net(images.view(90, 3, SIZE, SIZE))  # <- MDL017
+""",
+    "in two steps": """
+table = np.load("faces.npy").reshape((-1, 48, 32, 3))
+faces = torch.tensor(table / 255.0)
+faces = faces.view(-1, 3, 48, 32)  # <- MDL017
+""",
+}
+MADE_CORRECT = {
+    "created with the channels first": """
+images = torch.zeros(90, 3, SIZE, SIZE)
+x = images.flatten(1).view(90, 3, SIZE, SIZE)
+""",
+    "permuted by another function": """
+def to_tensor(images):
+    return torch.from_numpy(images).permute(0, 3, 1, 2)
+x = to_tensor(np.zeros((90, SIZE, SIZE, 3))).reshape(-1, 3, SIZE, SIZE)
+""",
+    "a canvas for a figure": """
+canvas = np.zeros((SIZE, SIZE, 3))
+fake = nn.Linear(8, 3 * SIZE * SIZE)(torch.randn(4, 8))
+x = net(fake.view(-1, 3, SIZE, SIZE))
+""",
+    "back to pixels": """
+images = torch.zeros(90, SIZE, SIZE, 3)
+pixels = images.view(90, SIZE * SIZE, 3).mean(1)
+""",
+}
+
+
+@pytest.mark.parametrize("script", MADE_FAULTY.values(), ids=MADE_FAULTY)
+def test_lint_reports_created_images(lint_reports, script):
+    lint_reports(MADE + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", MADE_CORRECT.values(), ids=MADE_CORRECT)
+def test_lint_accepts_created_images_with_the_channels_first(lint_is_clean, script):
+    lint_is_clean(MADE + script, "MDL017")
+
+
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_lint_reports_images_with_the_channels_last(lint_reports, script):
     lint_reports(HEAD + script, fixes=False)

@@ -23,14 +23,15 @@ When this is fine
 How it is detected
     The sanitizer compares the range, mean and deviation of each feature, or of each channel of images, in training and
     in an evaluation on other samples. It reports 30 or more rows if the training inputs have mean 0 and deviation 1, or
-    the range 0 to 1, and two thirds of the features of the others have a mean beyond 3, or a deviation beyond a factor
+    the range 0 to 1, and three in five features of the others have a mean beyond 3, or a deviation beyond a factor
     of 3; of images, if the training ones are normalised and the others fill 0 to 1 or 0 to 255. The code must scale
     something. Features that all changed alike, such as the days of one series, are not reported.
 
     The linter reports a training array that is scaled with its own statistics if its counterpart goes to a model, a
     ``TensorDataset`` or, for targets, a loss, and no line could scale it; and the transform of held-out images without
     the ``Normalize`` of the training images. It also reports a mean or deviation that a program loads together with
-    the weights of a model and never reads.
+    the weights of a model and never reads, and data that is scaled by a mean and deviation that were computed a second
+    time, from training data that was scaled in between.
 
 References
     scikit-learn, "Common pitfalls: inconsistent preprocessing", https://scikit-learn.org/stable/common_pitfalls.html
@@ -45,14 +46,19 @@ from typing import TYPE_CHECKING, Final
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import read_source
-from trueloop.failures.data.held_out_not_scaled import normalize_left_out, raw_held_out, unread_statistics
+from trueloop.failures.data.held_out_not_scaled import (
+    normalize_left_out,
+    raw_held_out,
+    scaled_twice,
+    unread_statistics,
+)
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 
 if TYPE_CHECKING:
     from trueloop.tracing.trackers.input_statistics import Columns, HeldOutInputs
 
 MIN_FEATURES: Final = 2
-MIN_SHARE: Final = 2 / 3
+MIN_SHARE: Final = 0.6
 FAR: Final = 3.0
 _SCALING: Final = re.compile(r"transform\(|Normalize|normali[sz]e|\.std\(|np\.std|\.max\(")
 _OTHER_KIND: Final = re.compile(r"ood|out.of.dist|shift|corrupt|extrapolat|adversar|drift", re.IGNORECASE)
@@ -138,6 +144,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         yield from normalize_left_out.find(source)
     if any(word in source.text.source for word in ("transform(", "mean(", "min(")):
         yield from raw_held_out.find(source)
+    if source.text.source.count("mean(") > 1:
+        yield from scaled_twice.find(source)
     if "load(" in source.text.source:
         yield from source.hits_unless(unread_statistics.OTHER_WAY, unread_statistics.find(source))
 

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import is_label
@@ -38,6 +38,20 @@ class Effect(NamedTuple):
     """Whether the result shares memory with the array."""
 
 
+class ChangedView(NamedTuple):
+    """A statement that changes a view of stored data."""
+
+    statement: Any
+    name: str
+    view: ast.Subscript
+    call: ast.Call | None = None
+    """The call that passes the view to the function with the statement; None if no call does."""
+
+
+Views = dict[str, ast.Subscript]
+"""Variable -> the stored data with which it shares memory."""
+
+
 def effect_of_call(source: SourceFile, called: ast.expr, depth: int = _MAX_DEPTH, parameter: int | str = 0) -> Effect:
     """Return what a call does with one of its arguments: a function, an object with ``__call__``, a list of them.
 
@@ -57,6 +71,44 @@ def effect_of_call(source: SourceFile, called: ast.expr, depth: int = _MAX_DEPTH
         if not all(each.shares for each in effects):
             return Effect(change)
     return Effect(change, shares=True)
+
+
+def changed_views(
+    source: SourceFile, function: Any, block: list[ast.stmt], view_of: Callable[[ast.expr, Views], ast.Subscript | None]
+) -> Iterator[ChangedView]:
+    """Yield the statements of a block that change a view of stored data, in order, also in functions that get it.
+
+    ``view_of`` returns the stored data with which an expression shares memory, given the variables that do, or None.
+    """
+    views: Views = {}
+    for statement in simple_statements(block):
+        name = changed_name(function, statement)
+        if name in views:
+            yield ChangedView(statement, name, views[name])
+        for call in nodes_in(statement, ast.Call):
+            given = [*enumerate(call.args), *((each.arg or "", each.value) for each in call.keywords)]
+            for parameter, argument in given:
+                view = view_of(argument, views)
+                changed = None if view is None else effect_of_call(source, call.func, parameter=parameter).change
+                if view is not None and changed is not None:
+                    yield ChangedView(changed, ast.unparse(argument), view, call)
+        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            for each, value in _pairs(target, statement.value):  # type: ignore[union-attr]
+                view = view_of(value, views)
+                if not isinstance(value, ast.Call) or last_name(value.func) not in CHANGING:
+                    views.pop(each, None)
+                views |= {each: view} if view is not None else {}
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables of an assignment with their values; for a tuple that a call returns, the call."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple):
+        values = value.elts if isinstance(value, ast.Tuple) else []
+        for number, each in enumerate(target.elts):
+            if isinstance(each, ast.Name):
+                yield each.id, values[number] if len(values) == len(target.elts) else ast.Constant(None)
 
 
 def changed_name(function: Any, statement: ast.stmt) -> str:

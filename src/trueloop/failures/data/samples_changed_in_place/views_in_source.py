@@ -3,19 +3,15 @@
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Final
 
 from trueloop.analysis.queries.batch_loops import is_label
 from trueloop.analysis.queries.possible_values import origins
-from trueloop.analysis.queries.simple_statements import simple_statements
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import nodes_in
-from trueloop.failures.data.samples_changed_in_place.in_functions import (
-    CHANGING,
-    SHARING,
-    changed_name,
-    effect_of_call,
-)
+from trueloop.failures.data.samples_changed_in_place.hand_made_batches import changed_batches
+from trueloop.failures.data.samples_changed_in_place.in_functions import SHARING, ChangedView, Views, changed_views
 from trueloop.failures.data.samples_changed_in_place.lost_masks import lost_masks
 from trueloop.failures.failure import Rule
 
@@ -29,18 +25,16 @@ _FRESH: Final = re.compile(r"h5|zarr|lmdb|dataset|(^|_)(ds|db|file|base|subset|s
 """Objects that return a new array for each item."""
 
 
-class _Change(NamedTuple):
-    """A statement that changes a view of a stored sample."""
-
-    statement: Any
-    name: str
-    view: ast.Subscript
-    call: ast.Call | None = None
-    """The call that passes the view to the function with the statement; None if it is in ``__getitem__``."""
-
-
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the first change of a stored sample in each ``__getitem__``."""
+    """Yield the first change of a stored sample in each ``__getitem__``, and of a slice of the data in each loop."""
+    for changed in changed_batches(source):
+        yield Hit(
+            message=f"`{ast.unparse(changed.statement)}` changes the data itself, since it gets the slice "
+            f"`{ast.unparse(changed.view)}`, which shares its memory: each epoch changes what the earlier ones have "
+            "changed.",
+            node=changed.statement,
+            related=((changed.view, "the slice of the data"),),
+        )
     for definition in source.nodes_of(ast.ClassDef):
         methods = [each for each in definition.body if isinstance(each, ast.FunctionDef)]
         method = next((each for each in methods if each.name == "__getitem__"), None)
@@ -54,7 +48,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     node=lost.statement,
                     related=((lost.view, "the stored sample"),),
                 )
-        stored = [each for each in _changes(source, method) if _is_stored(definition, each.view)]
+        stored = [
+            each
+            for each in changed_views(source, method, method.body, partial(_view, method.args.args[1].arg))
+            if _is_stored(definition, each.view)
+        ]
         change = next((each for each in stored if _is_array(source, method, each)), None)
         if change is not None:
             where = f" in `{ast.unparse(change.call.func)}`" if change.call is not None else ""
@@ -66,56 +64,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _changes(source: SourceFile, method: ast.FunctionDef) -> Iterator[_Change]:
-    """Yield the statements that change a view of a stored sample, in order, also in functions that get it."""
-    views: dict[str, ast.Subscript] = {}
-    indices = {method.args.args[1].arg}
-    for statement in simple_statements(method.body):
-        name = changed_name(method, statement)
-        if name in views:
-            yield _Change(statement, name, views[name])
-        for call in nodes_in(statement, ast.Call):
-            given = [*enumerate(call.args), *((each.arg or "", each.value) for each in call.keywords)]
-            for parameter, argument in given:
-                view = _view(argument, indices, views)
-                changed = None if view is None else effect_of_call(source, call.func, parameter=parameter).change
-                if view is not None and changed is not None:
-                    yield _Change(changed, ast.unparse(argument), view, call)
-        for target in statement.targets if isinstance(statement, ast.Assign) else ():
-            for each, value in _pairs(target, statement.value):  # type: ignore[union-attr]
-                view = _view(value, indices, views)
-                if not isinstance(value, ast.Call) or last_name(value.func) not in CHANGING:
-                    views.pop(each, None)
-                views |= {each: view} if view is not None else {}
-                indices |= {each} if view is not None and re.search("ind|idx|order|perm", ast.unparse(view)) else set()
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the variables of an assignment with their values; for a tuple that a call returns, the call."""
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, ast.Tuple):
-        values = value.elts if isinstance(value, ast.Tuple) else []
-        for number, each in enumerate(target.elts):
-            if isinstance(each, ast.Name):
-                yield each.id, values[number] if len(values) == len(target.elts) else ast.Constant(None)
-
-
-def _view(node: ast.expr, indices: set[str], views: dict[str, ast.Subscript]) -> ast.Subscript | None:
+def _view(index: str, node: ast.expr, views: Views) -> ast.Subscript | None:
     """Return the stored item ``self.images[index]`` with which a value shares memory; None if with none."""
     match node:
         case ast.Subscript(
             value=ast.Attribute(value=ast.Name(id="self")), slice=ast.Name(id=name) | ast.BinOp(left=ast.Name(id=name))
         ):
-            return node if name in indices else None  # also self.images[index % len(self.images)]
+            is_chosen = name in views and re.search("ind|idx|order|perm", ast.unparse(views[name])) is not None
+            return node if is_chosen or name == index else None  # also self.images[index % len(self.images)]
         case ast.Name(id=name):
             return views.get(name)
         case ast.Subscript(value=inner, slice=ast.Slice()):
-            return _view(inner, indices, views)
+            return _view(index, inner, views)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np"), attr=attr), args=[inner]):
-            return _view(inner, indices, views) if attr in SHARING else None
+            return _view(index, inner, views) if attr in SHARING else None
         case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in SHARING:
-            return _view(inner, indices, views)
+            return _view(index, inner, views)
         case _:
             return None
 
@@ -139,7 +103,7 @@ def _is_stored(definition: ast.ClassDef, view: ast.Subscript) -> bool:
     return True
 
 
-def _is_array(source: SourceFile, method: ast.FunctionDef, change: _Change) -> bool:
+def _is_array(source: SourceFile, method: ast.FunctionDef, change: ChangedView) -> bool:
     """Return True if a stored item is an array, and not a number or an object that is made for each access."""
     known = [*origins(source, change.view.value)]
     known += [each for value in known[1:] for name in nodes_in(value, ast.Name) for each in origins(source, name)]
@@ -162,4 +126,4 @@ def _is_array(source: SourceFile, method: ast.FunctionDef, change: _Change) -> b
             return wrapped or stores_arrays
 
 
-RULE = Rule(required_words=("__getitem__", " += | -= | *= | /= |] = |_("), find=find)
+RULE = Rule(required_words=("__getitem__|backward(", " += | -= | *= | /= |] = |_("), find=find)

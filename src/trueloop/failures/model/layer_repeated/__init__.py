@@ -24,6 +24,7 @@ When this is fine
     - The repeated layer has no weights, such as an activation.
     - You share the weights on purpose, as in ALBERT, and write ``[shared_block] * 12`` or call the layer in a loop.
     - A setting decides about it: ``if share: layers = [block] * 12``.
+    - A recurrent network applies one cell for several rounds: ``[Cell()] * rounds``.
     - Several agents have one policy, or a siamese network calls one encoder for both inputs.
 
 How it is detected
@@ -162,7 +163,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for argument in call.args:
             for product, repeated, times in _products(_resolve_name(source, call, argument)):
                 layer = next((each for each in repeated.elts if id(each) in makers), None)
-                is_single = integer(times) in (0, 1) or re.search(r"(?i)round|iter|hops|unroll", ast.unparse(times))
+                is_single = integer(times) in (0, 1)
                 if not isinstance(layer, ast.Call) or is_single or id(product) in reported:
                     continue
                 reported.add(id(product))
@@ -306,8 +307,12 @@ def _products(node: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple,
         yield from (*_products(node.left), *_products(node.right))
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         for factor, other in ((node.left, node.right), (node.right, node.left)):
-            if isinstance(factor, ast.List | ast.Tuple):
+            if isinstance(factor, ast.List | ast.Tuple) and not _UNROLLED.search(last_name(other)):
                 yield node, factor, other
+
+
+_UNROLLED: Final = re.compile(r"(?i)rounds?$|iter(ation)?s?$|hops?$|recur|unroll|(^|_)n_?rounds")
+"""Names of the number of times that a recurrent network applies one cell."""
 
 
 def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, times: ast.expr) -> Fix | None:

@@ -10,7 +10,7 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_first import RECURRENT, is_time_first, layer_outputs, tensors
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
-from trueloop.analysis.queries.possible_values import parameters_of
+from trueloop.analysis.queries.possible_values import known_integer, origins, parameters_of
 from trueloop.analysis.queries.shuffled_loaders import function_called, passed_argument
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import integer, nodes_in
@@ -64,16 +64,36 @@ def _read_of(source: SourceFile, value: AbstractValue) -> tuple[AbstractValue, b
         layer = output.sources[0]
         time = 0 if is_time_first(layer, RECURRENT) else 1
         match value.node:
-            case ast.Subscript(slice=ast.Tuple(elts=[*items])) if len(items) > time and integer(items[time]) == -1:
-                if all(isinstance(each, ast.Slice) and not each.lower for each in items[:time]):
+            case ast.Subscript(slice=ast.Tuple(elts=[*items])) if len(items) > time and _is_last(source, items[time]):
+                if all(_is_whole(source, each) for each in items[:time]):
                     return layer, False
-            case ast.Subscript(slice=index) if time == 0 and integer(index) == -1:
+            case ast.Subscript(slice=index) if time == 0 and _is_last(source, index):
                 return layer, False
+            case ast.Call(func=ast.Attribute(attr="select"), args=[dim, index]) if integer(dim) == time:
+                if _is_last(source, index):
+                    return layer, False
             case ast.Call() if last_name(value.node.func) == "mean" and _dimension(value.node) == time:
                 return layer, True
             case _:
                 pass
     return None
+
+
+def _is_last(source: SourceFile, index: ast.expr) -> bool:
+    """Return True for ``-1``, ``out.size(1) - 1``, and ``MAX_LEN - 1`` with a constant."""
+    match index:
+        case ast.BinOp(left=length, op=ast.Sub(), right=ast.Constant(value=1)):
+            is_size = last_name(getattr(length, "func", getattr(length, "value", None))) in ("size", "shape")
+            return is_size or known_integer(source, length) is not None
+        case _:
+            return integer(index) == -1
+
+
+def _is_whole(source: SourceFile, index: ast.expr) -> bool:
+    """Return True for ``:`` and for ``torch.arange(len(x))``, which take all samples."""
+    if isinstance(index, ast.Slice):
+        return not index.lower
+    return any(isinstance(each, ast.Call) and last_name(each.func) == "arange" for each in origins(source, index))
 
 
 def _dimension(call: ast.Call) -> int | None:
@@ -214,7 +234,8 @@ def _uses_lengths(source: SourceFile, node: ast.AST) -> bool:
         if isinstance(each, ast.FunctionDef) and each.name == "__init__":
             continue
         for inner in nodes_in(each, ast.Name):
-            if isinstance(inner.ctx, ast.Load) and _LENGTH.search(inner.id) and not _is_dropped(source, inner):
+            is_length = isinstance(inner.ctx, ast.Load) and inner.id != "len" and _LENGTH.search(inner.id)
+            if is_length and not _is_dropped(source, inner):
                 return True
         if any(isinstance(part.ops[0], ast.Eq | ast.NotEq) for part in nodes_in(each, ast.Compare)):
             return True

@@ -24,23 +24,24 @@ When this is fine
     - Numbers whose order has no meaning, such as noise.
 
 How it is detected
-    In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and
-    after each ``view`` and ``reshape`` are compared, as are those of the model's input, and between the model and a
-    loss. It is reported if the same sizes come in another order, or if a dimension is split or merged around
-    another one, so that (B, T, H * D) becomes (B, H, T, D). Each cross-entropy is checked for logits (N, C, H, W)
-    that a view cut into rows of C. Dimensions of equal size cannot be distinguished. If samples are mixed by it,
-    MDL015 says so. The linter reports a call whose arguments are sizes of the same tensor, named or read from its
-    shape in the same function, if they come in another order, or with a new size between them or before the batch;
-    an embedding or a linear layer passes the sizes of its input on. So it does for
+    In one of the first updates, a call of the model is repeated on a copy of its state, and the shapes before and after
+    each ``view`` and ``reshape`` are compared, as are those of the model's input, and between the model and a loss. A
+    batch of images (N, 3, H, W) is judged by its values: if the means of every third number differ, and numbers 3 * W
+    apart are the neighbours, the channels are last. It is reported if the same sizes come in another order, or if a
+    dimension is split or merged around another one, so that (B, T, H * D) becomes (B, H, T, D). Each cross-entropy is
+    checked for logits (N, C, H, W) that a view cut into rows of C. Dimensions of equal size cannot be distinguished. If
+    samples are mixed by it, MDL015 says so. The linter reports a call whose arguments are sizes of the same tensor,
+    named or read from its shape in the same function, if they come in another order, or with a new size between them or
+    before the batch; an embedding or a linear layer passes the sizes of its input on. So it does for
     ``view(frames, batch, ...)`` of a tensor whose first dimension was merged from (batch, frames), and a tensor that is
-    created by ``zeros(frames, batch)`` and filled. It also reports a
-    view to one row per sample of the last states of an LSTM, GRU or RNN with several layers or directions, of the
-    shape (layers * directions, batch, hidden), and of the outputs of one without ``batch_first``, of the shape
-    (time, batch, hidden); a view to (..., 3, height, width) in a file that reads images with PIL or OpenCV and never
-    exchanges dimensions; and ``view(-1, classes)`` of the output of a convolution, with padding or a kernel of 1 and
-    no pooling over all positions before it, whose rows a cross-entropy compares with flattened targets. Samples that
-    ``wave`` or ``pydub`` return, which are interleaved, are reported as ``reshape(channels, -1)``, and bytes that the
-    program itself writes in another order of the sizes than it reads.
+    created by ``zeros(frames, batch)`` and filled. It also reports a view to one row per sample of the last states of
+    an LSTM, GRU or RNN with several layers or directions, of the shape (layers * directions, batch, hidden), and of the
+    outputs of one without ``batch_first``, of the shape (time, batch, hidden); a view to (..., 3, height, width) in a
+    file that reads images with PIL or OpenCV and never exchanges dimensions, or of what is computed from an array that
+    is created with the sizes (height, width, 3); and ``view(-1, classes)`` of the output of a convolution, with padding
+    or a kernel of 1 and no pooling over all positions before it, whose rows a cross-entropy compares with flattened
+    targets. Samples that ``wave`` or ``pydub`` return, which are interleaved, are reported as ``reshape(channels,
+    -1)``, and bytes that the program itself writes in another order of the sizes than it reads.
 
 References
     zhouhaoyi/Informer2020#59, https://github.com/zhouhaoyi/Informer2020/issues/59
@@ -72,6 +73,7 @@ class Detector(BaseDetector):
         self._judged, self._obstacle = False, ""
         self._models: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Models whose input was a reshaped tensor."""
+        self._images_seen: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def on_model_called(self, event: ModelCalled) -> Evidence | None:
         """Return evidence if the input of a model in training is a view of exchanged dimensions."""
@@ -80,6 +82,18 @@ class Detector(BaseDetector):
         inputs: Any = event.inputs
         if inputs is None or not event.has_graph or event.model in self._models or modes_active():
             return None
+        from trueloop.failures.model.reshaped_for_transposed.interleaved_colours import are_colours_interleaved
+
+        if event.model not in self._images_seen:
+            self._images_seen.add(event.model)
+            if are_colours_interleaved(inputs):
+                self._models.add(event.model)
+                return Evidence(
+                    message=f"The input of {event.model.name} has the shape {tuple(inputs.shape)}, but every third "
+                    "number of an image has one colour: the images have the channels last and were reshaped, not "
+                    "permuted, so each channel contains all colours.",
+                    location=event.location,
+                )
         base = inputs._base  # noqa: SLF001
         if base is None or not base.is_contiguous() or not inputs.is_contiguous():
             return None
