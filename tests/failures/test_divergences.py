@@ -52,6 +52,12 @@ FAULTY = {
         "(v10 - v3).pow(2).mean() + 0.5 * (v5 ** 2 + v4 ** 2 - 2 * torch.log(v5) - 1).sum()",
         "LOS013",
     ),
+    "the sum over all, added to each sample": (CODE, f"((v10 - v3).pow(2).sum(1) + {SUM}).mean()", "LOS013"),
+    "the sum over all, added to each scaled sample": (
+        CODE,
+        f"((v10 - v3).pow(2) / 0.3).sum(1).add({SUM}).mean()",
+        "LOS013",
+    ),
     "the wrong sign": (CODE, f"(F.mse_loss(v10, v3, reduction='sum') - ({SUM})) / len(v3)", "LOS011"),
     "the wrong sign of rows": (CODE, f"(v10 - v3).square().sum(1).mean() - 0.5 * {ROWS}", "LOS011"),
     "the wrong sign, of a divergence of PyTorch": (CODE, f"F.mse_loss(v10, v3) - {NORMAL}.mean()", "LOS011"),
@@ -70,6 +76,9 @@ FAULTY = {
 CORRECT = {
     "both summed": (CODE, f"F.mse_loss(v10, v3, reduction='sum') + {SUM}"),
     "both for each sample": (CODE, f"(v10 - v3).pow(2).sum(1).mean() + {ROWS}"),
+    "both of each sample": (CODE, f"((v10 - v3).pow(2).sum(1) / 0.5 + {ROWS.replace('.mean()', '')}).mean()"),
+    "the mean of all, added to each sample": (CODE, f"((v10 - v3).pow(2).sum(1) + {ROWS}).mean()"),
+    "both summed, one of each sample": (CODE, f"((v10 - v3).pow(2).sum(1) + {SUM} / len(v3)).sum()"),
     "both averaged": (CODE, f"F.mse_loss(v10, v3) + {NORMAL}.mean()"),
     "a small weight": (CODE, f"F.mse_loss(v10, v3) + 0.00025 * {SUM}"),
     "divided by the number of values": (CODE, f"F.mse_loss(v10, v3) + {SUM} / v3.numel()"),

@@ -3,6 +3,50 @@
 import pytest
 
 FAULTY = {
+    "the comparison is returned": """
+class EarlyStopping:
+    def __init__(self, patience, min_delta=0.0):
+        self.patience, self.min_delta = patience, min_delta
+        self.best, self.counter = float("inf"), 0
+    def step(self, value):
+        if value < self.best - self.min_delta:
+            self.best = value
+        else:
+            self.counter += 1  # <- CKP010
+        return self.counter >= self.patience
+""",
+    "the comparison is the flag": """
+class Stopper:
+    def __init__(self, patience):
+        self.patience, self.best, self.bad, self.stop = patience, 0.0, 0, False
+    def update(self, accuracy):
+        if accuracy > self.best:
+            self.best = accuracy
+        else:
+            self.bad += 1  # <- CKP010
+        self.stop = self.bad >= self.patience
+""",
+    "the condition of the loop": """
+best, waited, patience, epoch = float("inf"), 0, 5, 0
+while epoch < 99 and waited < patience:
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best = val_loss
+    else:
+        waited += 1  # <- CKP010
+    epoch += 1
+""",
+    "the limit with another condition": """
+best, bad = float("inf"), 0
+for epoch in range(99):
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best = val_loss
+    else:
+        bad += 1  # <- CKP010
+    if bad > 5 and epoch > 20:
+        break
+""",
     "a generator that raises": """
 def watcher(patience):
     lowest, bad, kept = float("inf"), 0, None
@@ -72,6 +116,47 @@ class EarlyStopping:
 }
 
 CORRECT = {
+    "the comparison is returned, set back": """
+class EarlyStopping:
+    def __init__(self, patience):
+        self.patience, self.best, self.counter = patience, float("inf"), 0
+    def step(self, value):
+        if value < self.best:
+            self.best, self.counter = value, 0
+        else:
+            self.counter += 1
+        return self.counter >= self.patience
+""",
+    "a budget of attempts": """
+best, attempts = float("inf"), 0
+while attempts < 100:
+    value = evaluate(draw())
+    if value < best:
+        best = value
+    else:
+        attempts += 1
+""",
+    "a comparison with another meaning is returned": """
+class Tracker:
+    def __init__(self):
+        self.best, self.worse = 0.0, 0
+    def update(self, value):
+        if value > self.best:
+            self.best = value
+        else:
+            self.worse += 1
+    def was_ever_worse(self):
+        return self.worse == self.seen
+""",
+    "the condition of the loop, set back": """
+best, waited, patience = float("inf"), 0, 5
+while waited < patience:
+    val_loss = evaluate(model)
+    if val_loss < best:
+        best, waited = val_loss, 0
+    else:
+        waited += 1
+""",
     "a generator that sets it back": """
 def watcher(patience):
     lowest, bad = float("inf"), 0

@@ -618,3 +618,33 @@ def test_numbers_that_no_part_passes_on_are_reported(lint_reports, script: str):
 @pytest.mark.parametrize("script", GIVEN.values(), ids=GIVEN)
 def test_numbers_that_are_passed_on_are_accepted(lint_is_clean, script: str):
     lint_is_clean(script, "DAT026")
+
+
+INDEX = """
+import torch
+class ItemIndex:
+    def __init__(self, pairs):
+        self.ids = {name: k for k, name in enumerate(sorted({s for _, s in pairs}))}{mark}
+    def transform(self, pairs):
+        return torch.tensor([[u, self.ids[s]] for u, s in pairs])
+index = ItemIndex(train)
+train_pairs = index.transform(train)
+"""
+
+
+def test_sorted_ids_that_an_index_numbers_for_each_part_are_reported(lint_reports):
+    lint_reports(INDEX.replace("{mark}", "  # <- DAT026") + "test_pairs = ItemIndex(test).transform(test)\n")
+
+
+@pytest.mark.parametrize("rest", [
+    "test_pairs = index.transform(test)\n",
+    "print(len(ItemIndex(test).ids), index.transform(test))\n",
+    "test_pairs = ItemIndex(train).transform(test)\n",
+])  # fmt: skip
+def test_ids_of_one_index_are_accepted(lint_is_clean, rest):
+    lint_is_clean(INDEX.replace("{mark}", "") + rest, "DAT026")
+
+
+def test_sorted_classes_of_each_part_are_accepted(lint_is_clean):
+    script = INDEX.replace("{mark}", "").replace("ItemIndex", "ClassTable")
+    lint_is_clean(script + "test_pairs = ClassTable(test).transform(test)\n", "DAT026")

@@ -170,3 +170,35 @@ val_loader = make_loader(val_set, 32{given})
 ])  # fmt: skip
 def test_lint_warns_of_held_out_loaders_made_as_those_of_training(lint_codes, parameter, value, given, expected):
     assert lint_codes(MAKE.format(parameter=parameter, value=value, given=given)) == expected
+
+
+CHOSEN = """
+from torch.utils.data import DataLoader
+def data_provider(args, flag):
+    if flag == {first}:
+        {options}
+    else:
+        {others}
+    data = Windows(args, flag)
+    return data, DataLoader(data, batch_size=bs, shuffle=shuffle, drop_last=drop_last)
+"""
+PLAIN = "shuffle, drop_last, bs = False, False, args.batch_size"
+DROPS = "shuffle, drop_last, bs = False, True, args.batch_size"
+
+
+@pytest.mark.parametrize(("first", "options", "others", "expected"), [
+    ("'test'", DROPS, DROPS, ["EVL008"]),
+    ("'test'", "shuffle = False; drop_last = True; bs = args.batch_size", PLAIN, ["EVL008"]),
+    ("'train'", DROPS, DROPS, ["EVL008"]),
+    ("'test'", PLAIN, DROPS, []),
+    ("'train'", DROPS, PLAIN, []),
+    ("'test'", "shuffle, drop_last, bs = False, True, 1", DROPS, []),
+    ("'pretrain'", DROPS, DROPS, []),
+])  # fmt: skip
+def test_lint_warns_of_options_chosen_for_the_held_out_part(lint_codes, first, options, others, expected):
+    assert lint_codes(CHOSEN.format(first=first, options=options, others=others)) == expected
+
+
+def test_lint_warns_of_the_last_arm_after_those_of_training_and_validation(lint_codes):
+    script = CHOSEN.format(first="'train'", options=DROPS, others=DROPS)
+    assert lint_codes(script.replace("    else:", f"    elif flag == 'val':\n        {PLAIN}\n    else:")) == ["EVL008"]

@@ -875,3 +875,125 @@ def test_lint_reports_sums_that_no_report_resets(lint_reports, script):
 @pytest.mark.parametrize("script", RESET.values(), ids=RESET)
 def test_lint_accepts_sums_that_are_reset(lint_is_clean, script):
     lint_is_clean(script.replace("MARK", ""), "EVL009")
+
+
+EVALUATOR = """
+class Evaluator:
+    def __init__(self, n):
+        self.n = n
+        self.reset()
+
+    def reset(self):
+        self.matrix = torch.zeros(self.n, self.n)
+
+    def add_batch(self, predicted, labels):
+        self.matrix += torch.bincount(self.n * labels + predicted, minlength=self.n**2).view(self.n, self.n)
+
+    def mean_iou(self):
+        hits = self.matrix.diag()
+        return (hits / (self.matrix.sum(0) + self.matrix.sum(1) - hits)).mean()
+
+    def judge(self, net, loader):
+        {start}
+        for a, b in loader:
+            self.add_batch(net(a).argmax(1), b)
+        return self.mean_iou(){mark}
+"""
+TRAINING = """
+for epoch in range(10):
+    for a, b in train:
+        update(a, b)
+"""
+UNRESET_EVALUATORS = {
+    "passed to a trainer": EVALUATOR.replace("{start}", "net.eval()").replace("{mark}", "  # <- EVL009")
+    + """
+class Engine:
+    def __init__(self, evaluator):
+        self.evaluator = evaluator
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            for a, b in train:
+                update(a, b)
+            print(self.evaluator.judge(model, held_out))
+Engine(Evaluator(2)).fit(10)
+""",
+    "created at its only use": EVALUATOR.replace("{start}", "pass").replace("{mark}", "  # <- EVL009")
+    + "def main(evaluator=Evaluator(2)):\n"
+    + TRAINING.replace("\n", "\n    ")
+    + "    print(evaluator.judge(model, held_out))\nmain()\n",
+    "sums of its own": """
+class AccuracyCheck:
+    def __init__(self):
+        self.correct, self.count = 0, 0
+
+    def check(self, net, batches):
+        with torch.no_grad():
+            for a, b in batches:
+                self.correct += (net(a).argmax(1) == b).sum().item()
+                self.count += len(b)
+        return self.correct / self.count  # <- EVL009
+
+checks = [AccuracyCheck()]
+"""
+    + TRAINING
+    + "    print(checks[0].check(model, DataLoader(other)))\n",
+}
+RESET_EVALUATORS = {
+    "reset first": EVALUATOR.replace("{start}", "self.reset()").replace("{mark}", "")
+    + "evaluator = [Evaluator(2)]\n"
+    + TRAINING
+    + "    print(evaluator[0].judge(model, held_out))\n",
+    "reset by the caller": EVALUATOR.replace("{start}", "net.eval()").replace("{mark}", "")
+    + "evaluators = [Evaluator(2)]\n"
+    + TRAINING
+    + "    evaluators[0].reset()\n    print(evaluators[0].judge(model, held_out))\n",
+    "a new one in each epoch": EVALUATOR.replace("{start}", "net.eval()").replace("{mark}", "")
+    + TRAINING
+    + "    print(Evaluator(2).judge(model, held_out))\n",
+    "judged once": EVALUATOR.replace("{start}", "net.eval()").replace("{mark}", "")
+    + TRAINING
+    + "print(Evaluator(2).judge(model, held_out))\n",
+    "durations": """
+class TimedAccuracy:
+    def __init__(self):
+        self.seconds = 0.0
+
+    def judge(self, net, loader):
+        for a, b in loader:
+            self.seconds += measure(net, a)
+        return self.seconds / 60
+
+timed = [TimedAccuracy()]
+"""
+    + TRAINING
+    + "    print(timed[0].judge(model, held_out))\n",
+    "a loop that trains": """
+class LossFit:
+    def __init__(self):
+        self.loss_sum, self.steps = 0.0, 0
+
+    def epoch(self, loader):
+        for a, b in loader:
+            loss = F.cross_entropy(model(a), b)
+            loss.backward()
+            self.loss_sum += loss.item()
+            self.steps += 1
+        return self.loss_sum / self.steps
+
+fits = [LossFit()]
+for number in range(3):
+    for a, b in train:
+        update(a, b)
+    print(fits[0].epoch(train))
+""",
+}
+
+
+@pytest.mark.parametrize("script", UNRESET_EVALUATORS.values(), ids=UNRESET_EVALUATORS)
+def test_lint_reports_evaluators_that_are_never_reset(lint_reports, script):
+    assert "is never reset" in lint_reports(HEAD + script)[0].message
+
+
+@pytest.mark.parametrize("script", RESET_EVALUATORS.values(), ids=RESET_EVALUATORS)
+def test_lint_accepts_evaluators_that_are_reset_or_called_once(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL009")

@@ -103,7 +103,22 @@ def program(table, encode=SUBSCRIPT, loss="nn.CTCLoss()", classes="5"):
     return LINT_HEAD.format(table=table, encode=encode, loss=loss, classes=classes)
 
 
+OWN_LETTERS = """
+class Codec:
+    def __init__(self, letters="{first}"):
+        self.letters = letters
+        self.ids = {{c: i for i, c in enumerate({read})}}{mark}
+    def encode(self, word):
+        return [self.ids[c] for c in word]
+codec = Codec()
+"""
 LINT_FAULTY = {
+    "the default of a parameter": program(
+        OWN_LETTERS.format(first="abcd", read="letters", mark="  # <- LOS020"), encode="codec.encode(word)"
+    ),
+    "an attribute with the default": program(
+        OWN_LETTERS.format(first="abcd", read="self.letters", mark="  # <- LOS020"), encode="codec.encode(word)"
+    ),
     "a literal": program('char_to_id = {c: i for i, c in enumerate("abcd")}  # <- LOS020'),
     "a constant, blank by name": program(
         'ALPHABET = "abcd"\nBLANK = 0\nchar_to_id = {ch: k for k, ch in enumerate(ALPHABET)}  # <- LOS020',
@@ -145,6 +160,13 @@ LINT_FAULTY["random numbers"] = (
     .replace("12), sizes)", "12), sizes)  # <- LOS020")
 )
 LINT_CORRECT = {
+    "a default with a blank first": program(
+        OWN_LETTERS.format(first="-abcd", read="letters", mark=""), encode="codec.encode(word)"
+    ),
+    "a default that is not used": program(
+        OWN_LETTERS.format(first="abcd", read="letters", mark="").replace("Codec()", 'Codec("_abcd")'),
+        encode="codec.encode(word)",
+    ),
     "random numbers from 1": RANDOM.format(numbers="1, 5"),
     "a start": program('char_to_id = {c: i for i, c in enumerate("abcd", 1)}'),
     "start=1": program('char_to_id = {c: i for i, c in enumerate("abcd", start=1)}'),

@@ -113,7 +113,50 @@ class Critic(torch.nn.Module):
         return ((torch.linalg.vector_norm(slope + eps, dim=-1) - 1.0) ** 2).mean()  # <- LOS032
 """,
 }
+FAULTY |= {
+    "along the channel of signals": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1)")
+    + "gp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()  # <- LOS032\n",
+    "along the steps of texts": IMAGES.replace("{share}", "torch.rand(len(real))[:, None, None]")
+    + "n = (gradients.pow(2).sum(1) + 1e-12).sqrt()  # <- LOS032\ngp = 10 * ((n - 1) ** 2).mean()\n",
+    "the gradient of a method": """
+import torch
+
+class Solver:
+    def input_grad(self, x, create_graph=True):
+        x = x.requires_grad_(True)
+        return torch.autograd.grad(self.critic(x).sum(), x, create_graph=create_graph)[0]
+
+    def penalty(self, real, fake):
+        eps = torch.rand(real.size(0), 1, 1)
+        grads = self.input_grad(eps * real + (1 - eps) * fake)
+        return ((grads.norm(2, dim=1) - 1) ** 2).mean()  # <- LOS032
+""",
+}
 CORRECT |= {
+    "signals that are flattened": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1)")
+    + "gp = ((gradients.flatten(1).norm(2, dim=1) - 1) ** 2).mean()\n",
+    "points of a distance field": """
+import torch
+points = torch.rand(8, 100, 3).requires_grad_(True)
+gradients = torch.autograd.grad(field(points).sum(), points, create_graph=True)[0]
+eikonal = ((gradients.norm(2, dim=-1) - 1) ** 2).mean()
+""",
+    "points of a distance field, moved by noise": """
+import torch
+points = (surface + torch.rand(8, 1, 1) * torch.randn_like(surface)).requires_grad_(True)
+gradients = torch.autograd.grad(field(points).sum(), points, create_graph=True)[0]
+eikonal = ((gradients.norm(2, dim=2) - 1) ** 2).mean()
+""",
+    "a graph only in some calls, in a view": """
+import torch
+
+def input_grad(critic, x, create_graph=True):
+    return torch.autograd.grad(critic(x).sum(), x, create_graph=create_graph)[0]
+
+eps = torch.rand(8, 1, 1)
+grads = input_grad(critic, (eps * real + (1 - eps) * fake).requires_grad_())
+gp = ((grads.view(8, -1).norm(2, dim=1) - 1) ** 2).mean()
+""",
     "images that are flattened": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1, 1)")
     + "gradients = gradients.view(gradients.size(0), -1)\ngp = ((gradients.norm(2, dim=1) - 1) ** 2).mean()\n",
     "images that are flattened in place of use": IMAGES.replace("{share}", "torch.rand(len(real), 1, 1, 1)")

@@ -106,7 +106,51 @@ def loss_function(recon, x, mu, logvar):
     return BCE + KLD, BCE, KLD
 """,
 }
+FAULTY |= {
+    "the sum over all next to one for each sample": """
+def loss_function(recon, x, mu, logvar):
+    rec = ((recon - x) ** 2 / (2 * 0.3 ** 2)).sum(dim=-1)  # <- LOS013
+    kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+    return (rec + kl).mean()
+""",
+    "in methods, for each image": """
+class NegativeELBO:
+    def reconstruction(self, recon, x):
+        return F.binary_cross_entropy(recon, x, reduction="none").sum(dim=(1, 2, 3))  # <- LOS013
+    def divergence(self, q, prior):
+        return torch.distributions.kl_divergence(q, prior).sum()
+    def __call__(self, recon, x, q, prior):
+        return torch.mean(self.reconstruction(recon, x) + self.divergence(q, prior))
+""",
+    "the sum over all next to the mean of sums": """
+def loss_function(recon, x, mu, logvar):
+    rec = F.mse_loss(recon, x, reduction="none").sum(1).mean()  # <- LOS013
+    return rec + 0.5 * (logvar.exp() + mu ** 2 - 1 - logvar).sum()
+""",
+}
 CORRECT = {
+    "both for each sample, then the mean": """
+def loss_function(recon, x, mu, logvar):
+    rec = ((recon - x) ** 2 / 2).sum(dim=-1)
+    kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=-1)
+    return (rec + kl).mean()
+""",
+    "one for each sample, next to the mean of such": """
+def loss_function(recon, x, mu, logvar):
+    rec = F.mse_loss(recon, x, reduction="none").sum(dim=(1, 2, 3))
+    kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp()) / len(x)
+    return (rec + kl).mean()
+""",
+    "a small weight of the sum next to one for each sample": """
+def loss_function(recon, x, mu, logvar):
+    rec = (recon - x).square().sum(-1)
+    return (rec - 0.5 * 0.001 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())).mean()
+""",
+    "the sum of each sample is summed": """
+def loss_function(recon, x, mu, logvar):
+    rec = (recon - x).square().sum(-1).sum()
+    return (rec - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())) / len(x)
+""",
     "both over the batch size, in a variable": """
 def loss_function(recon, x, mu, logvar):
     n = x.size(0)

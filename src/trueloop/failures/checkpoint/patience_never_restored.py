@@ -25,7 +25,8 @@ When this is fine
 How it is detected
     Only the linter finds it, from the source code. It reports a counter that one arm of a comparison with the best
     value (called so, or the variable that the other arm sets to the compared value) increments, that ends the training
-    at a limit, and that the loop or class never sets to a number again.
+    at a limit (``if``, ``while``, or the returned comparison with it), and that the loop or class never sets to a
+    number again.
 
 References
     royerlab/cytoself#29, "Early stopping does not count consecutive steps",
@@ -137,21 +138,34 @@ def _is_in_constructor(source: SourceFile, target: ast.expr) -> bool:
 
 
 def _stops_at_limit(node: ast.AST, counter: ast.expr) -> bool:
-    """Return True for an ``if`` that compares the counter and ends the training."""
+    """Return True for an ``if``, ``while``, ``return`` or flag that ends the training when the counter is large."""
     match node:
-        case ast.If(test=ast.Compare(left=left, ops=[ast.GtE() | ast.Gt() | ast.Eq()]), body=body):
+        case ast.If(test=test, body=body):
             ends = any(isinstance(each, ast.Break | ast.Return | ast.Raise) for each in body)
             flags = [target for target, value in stores_in(body) if getattr(value, "value", None) is True]
-            return is_same(left, counter) and (ends or any("stop" in ast.unparse(each).lower() for each in flags))
+            ends = ends or any("stop" in ast.unparse(each).lower() for each in flags)
+            return ends and _is_limited(test, counter, ast.GtE | ast.Gt | ast.Eq)
+        case ast.While(test=test) if "patien" in ast.unparse(test).lower():  # not a budget of attempts
+            return _is_limited(test, counter, ast.LtE | ast.Lt | ast.NotEq)
+        case ast.Return(value=ast.Compare() | ast.BoolOp() as test):
+            return _is_limited(test, counter, ast.GtE | ast.Gt)
+        case ast.Assign(targets=[target], value=ast.Compare() | ast.BoolOp() as test) if "stop" in ast.unparse(target):
+            return _is_limited(test, counter, ast.GtE | ast.Gt)
         case _:
             return False
+
+
+def _is_limited(test: ast.expr, counter: ast.expr, operators: Any) -> bool:
+    """Return True if a condition compares the counter with something, by one of some operators."""
+    tests = [each for each in nodes_in(test, ast.Compare) if len(each.ops) == 1]
+    return any(is_same(each.left, counter) and isinstance(each.ops[0], operators) for each in tests)
 
 
 RULE = Rule(
     required_words=(
         "best|lowest|highest|patience|wait|bad|stale|improv|min_|max_",
         "+= 1|+ 1",
-        "break|return|stop|raise",
+        "break|return|stop|raise|while",
     ),
     find=find,
 )

@@ -25,7 +25,8 @@ When this is fine
 How it is detected
     In a run, the sanitizer counts the samples that a loader leaves out of each pass in eval mode. The linter does not
     know the number of samples, so it reports each evaluation loader with ``drop_last=True`` as a note; as a warning if
-    one function, by its own option or default, makes the loaders of the training and of the held-out data.
+    one function, by its own option or default, makes the loaders of the training and of the held-out data, or sets
+    ``drop_last = True`` where it makes that of the held-out data: ``if flag == "test":``.
 
 References
     thuml/Autoformer#104, "Why use drop_last=True in test (and val) dataloader?",
@@ -41,14 +42,17 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from trueloop.analysis.queries.batch_loops import assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.data_parts import part_of_call
 from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
+from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING
+from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.queries.shuffled_loaders import argument_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.core.source_text import Fix, nodes_in
+from trueloop.core.source_text import Fix, integer, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import LoaderStarted, Ref
@@ -117,6 +121,7 @@ def _count_dropped(event: LoaderStarted, batch_size: int) -> _Dropped | None:
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the evaluation loaders with ``drop_last=True``, as notes unless made as those of the training."""
     yield from _made_as_in_training(source)
+    yield from _chosen_for_part(source)
     reported = set[int]()
     for call in evaluation_calls(source, grad=None):
         loader = find_loader(call.loops[-1])
@@ -157,6 +162,47 @@ def _made_as_in_training(source: SourceFile) -> Iterator[Hit]:
                     node=call,
                     related=((options[0], "set here"),),
                 )
+
+
+def _chosen_for_part(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``drop_last = True`` of a function that chooses the options of a loader by the part of the data."""
+    for loader in source.all_calls:
+        options = {each.arg: each.value for each in loader.keywords} if "DataLoader" in last_name(loader.func) else {}
+        options |= {"batch_size": loader.args[1]} if len(loader.args) > 1 else {}
+        option = options.get("drop_last")
+        for statement in nodes_in(function_of(source, loader), ast.Assign) if isinstance(option, ast.Name) else ():
+            chosen = [value for target, value in assigned_pairs(statement) if last_name(target) == last_name(option)]
+            arm = _held_out_arm(source, statement) if any(map(_is_true, chosen)) else []
+            if arm and not _is_single(arm, options.get("batch_size")):
+                yield Hit(
+                    message="The loader of this held-out part gets `drop_last=True`: it leaves out the samples that do "
+                    "not fill a batch.",
+                    node=statement,
+                    related=((loader, "the loader is made here"),),
+                )
+
+
+def _held_out_arm(source: SourceFile, statement: ast.stmt) -> list[ast.stmt]:
+    """Return the arm of ``if flag == "test":``, or of the ``else`` of ``if flag == "train":``; [] = another one."""
+    child: ast.AST = statement
+    arm: list[ast.stmt] = []
+    is_first = False
+    while not is_first and isinstance(parent := source.parents.get(id(child)), ast.If):
+        names = [e.value for e in nodes_in(parent.test, ast.Constant) if isinstance(e.value, str)]
+        is_equal = isinstance(parent.test, ast.Compare) and isinstance(parent.test.ops[0], ast.Eq | ast.In)
+        is_first = child in parent.body
+        arm = arm or (parent.body if is_first else parent.orelse)
+        words = HELD_OUT if is_first else TRAINING
+        if is_equal and names and all(name_words(name) & words for name in names):
+            return arm
+        child = parent
+    return []
+
+
+def _is_single(arm: list[ast.stmt], size: ast.expr | None) -> bool:
+    """Return True if an arm sets the batch size to 1, which leaves nothing out."""
+    pairs = [pair for each in arm for found in nodes_in(each, ast.Assign) for pair in assigned_pairs(found)]
+    return any(size is not None and last_name(e) == last_name(size) and integer(value) == 1 for e, value in pairs)
 
 
 def _option(source: SourceFile, function: Any, call: ast.Call, value: ast.expr) -> ast.expr | None:

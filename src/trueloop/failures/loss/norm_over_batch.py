@@ -9,7 +9,8 @@ Why it happens
     the root of the sum over all samples: pulled to 1, each sample's norm becomes 1 / sqrt(batch size). The result is a
     single number, so a mean after it changes nothing and raises no error. ``norm(2, dim=0)`` is one number for each
     feature, over all samples. The mean of the norms may be 1 while that of every sample is not. For images,
-    ``norm(2, dim=1)`` is one number for each pixel, over its channels.
+    ``norm(2, dim=1)`` is one number for each pixel, over its channels; for signals of one channel, the norm of each
+    value alone.
 
 Fix
     Flatten each sample, and take the norm along that dimension.
@@ -26,7 +27,8 @@ How it is detected
     Only the linter finds it: the square of a norm minus a number, where the norm has no ``dim`` or ``dim=0``, or is
     averaged before the number is subtracted, and is that of the result of ``torch.autograd.grad(...,
     create_graph=True)`` for inputs. It follows variables, functions, ``view`` and indexing. A norm along another
-    dimension is reported if the inputs are mixed with factors of four dimensions, so are images, and not flattened.
+    dimension is reported if the inputs are mixed with factors of four dimensions, or ``dim=1`` of three, so are images,
+    signals or texts, and not flattened.
 
 References
     Gulrajani et al., "Improved Training of Wasserstein GANs", 2017, arXiv:1704.00028
@@ -38,7 +40,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries.possible_values import computed_from, origins, possible_values, unpacked_call
+from trueloop.analysis.queries.possible_values import computed_from, default_of, origins, possible_values, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, integer
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -48,6 +50,7 @@ _VIEWS: Final = frozenset(("view", "reshape", "flatten", "float", "squeeze", "to
 _SAME_SHAPE: Final = frozenset(("float", "to", "contiguous"))
 _SHAPED: Final = frozenset(("rand", "empty", "view", "reshape", "expand", "FloatTensor", "new_empty", "repeat", "size"))
 _PER_PIXEL: Final = "taken along one dimension of images, one number for each pixel"
+_PER_STEP: Final = "taken along dimension 1 of samples that have several, one number for each pixel or step"
 _PARAMETERS: Final = re.compile(r"param|weight|theta|\bw\b", re.IGNORECASE)
 _LIBRARIES: Final = frozenset(("torch", "linalg", "LA", "F", "functional"))
 _MAX_DEPTH: Final = 10
@@ -61,9 +64,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             gradients, reason = _normed(source, norm) or (None, "")
             if gradients is None or id(norm) in reported:
                 continue
-            views = _SAME_SHAPE if reason is _PER_PIXEL else _VIEWS
-            gradient = _gradient_call(source, gradients, _MAX_DEPTH, views)
-            if gradient is not None and (reason is not _PER_PIXEL or _is_for_images(source, gradient)):
+            sizes = {_PER_PIXEL: (4,), _PER_STEP: (3, 4)}.get(reason, ())
+            gradient = _gradient_call(source, gradients, _MAX_DEPTH, _SAME_SHAPE if sizes else _VIEWS)
+            if gradient is not None and (not sizes or _is_of_images_or_signals(source, gradient, sizes)):
                 reported.add(id(norm))
                 yield Hit(
                     message=f"`{ast.unparse(norm)}` is {reason}, so the penalty does not "
@@ -81,14 +84,8 @@ def _squared_differences(source: SourceFile) -> Iterator[ast.expr]:
         match node:
             case ast.BinOp(op=ast.Pow(), left=base, right=ast.Constant(value=2)):
                 pass
-            case ast.Call(func=ast.Attribute(attr="pow", value=ast.Name(id="torch")), args=[base, _]):
-                pass
-            case ast.Call(func=ast.Attribute(attr="pow", value=base), args=[_]):
-                pass
-            case ast.Call(func=ast.Attribute(attr="square", value=ast.Name(id="torch")), args=[base]):
-                pass
-            case ast.Call(func=ast.Attribute(attr="square", value=base), args=[]):
-                pass
+            case ast.Call(func=ast.Attribute(attr="pow" | "square", value=owner), args=args):
+                base = args[0] if args and last_name(owner) == "torch" else owner
             case ast.Call(func=func, args=[base, ast.Call(func=ones)]) if last_name(func) == "mse_loss":
                 if last_name(ones).startswith("ones"):
                     yield base
@@ -121,10 +118,8 @@ def _normed(source: SourceFile, node: ast.expr) -> tuple[ast.expr, str] | None:
         case ast.Call(func=ast.Attribute(attr=name, value=owner)) if name in _NORMS:
             rest = node.args[2:] if last_name(owner) in _LIBRARIES else node.args[1:]
             return _reduced(_norm_of(node), node, rest)
-        case ast.Call(func=ast.Attribute(attr="sqrt"), args=[total]):
-            return _sum_of_squares(source, total)
-        case ast.Call(func=ast.Attribute(attr="sqrt", value=total), args=[]):
-            return _sum_of_squares(source, total)
+        case ast.Call(func=ast.Attribute(attr="sqrt", value=owner), args=args):
+            return _sum_of_squares(source, args[0] if args else owner)
         case ast.BinOp(left=total, op=ast.Pow(), right=ast.Constant(value=0.5)):
             return _sum_of_squares(source, total)
         case ast.Call(func=ast.Attribute(attr="mean", value=owner), args=arguments):
@@ -151,7 +146,7 @@ def _reduced(normed: ast.expr | None, call: ast.Call, rest: list[ast.expr]) -> t
     if not dimensions:
         return normed, "one number for the whole batch"
     if integer(dimensions[0]) in (1, 2, 3, -1):
-        return normed, _PER_PIXEL
+        return normed, _PER_STEP if integer(dimensions[0]) == 1 else _PER_PIXEL
     is_batch = integer(dimensions[0]) == 0
     return (normed, "taken over the samples of the batch, dimension 0") if is_batch else None
 
@@ -162,18 +157,13 @@ def _sum_of_squares(source: SourceFile, node: ast.expr) -> tuple[ast.expr, str] 
         is_sum = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)
         call = value.left if is_sum else value  # type: ignore[attr-defined]
         match call:
-            case ast.Call(func=ast.Attribute(attr="sum", value=ast.Name(id="torch")), args=[squares, *rest]):
-                pass
-            case ast.Call(func=ast.Attribute(attr="sum", value=squares), args=rest):
-                pass
+            case ast.Call(func=ast.Attribute(attr="sum", value=owner), args=args):
+                is_function = bool(args) and last_name(owner) == "torch"
+                squares, rest = (args[0], args[1:]) if is_function else (owner, args)
             case _:
                 continue
         match squares:
-            case (
-                ast.BinOp(op=ast.Pow(), left=inner) | ast.Call(func=ast.Attribute(attr="square", value=inner), args=[])
-            ):
-                return _reduced(inner, call, rest)
-            case ast.Call(func=ast.Attribute(attr="pow", value=inner), args=[_]):
+            case ast.BinOp(op=ast.Pow(), left=inner) | ast.Call(func=ast.Attribute(attr="square" | "pow", value=inner)):
                 return _reduced(inner, call, rest)
             case _:
                 return None
@@ -211,18 +201,21 @@ def _viewed(node: ast.expr, views: frozenset[str]) -> ast.expr | None:
             return None
 
 
-def _is_for_images(source: SourceFile, call: ast.Call) -> bool:
-    """Return True if the inputs for which a call differentiates are computed with something of four dimensions."""
+def _is_of_images_or_signals(source: SourceFile, call: ast.Call, sizes: tuple[int, ...]) -> bool:
+    """Return True if the inputs for which a call differentiates are computed with a factor of so many dimensions."""
     given = {each.arg: each.value for each in call.keywords}
     inputs = given.get("inputs") or call.args[1]
     nodes = [each for each in computed_from(source, inputs, 4) if isinstance(each, ast.Call | ast.Subscript)]
-    return any(map(_has_four_dimensions, nodes)) and not any(
+    return any(_dimensions(each) in sizes for each in nodes) and not any(
         last_name(getattr(each, "func", None)) in ("flatten", "unfold") for each in nodes
     )
 
 
-def _has_four_dimensions(node: ast.expr) -> bool:
-    """Return True for ``torch.rand(n, 1, 1, 1)``, ``a.view(n, 1, 1, 1)`` and ``a[:, None, None, None]``."""
+def _dimensions(node: ast.expr) -> int:
+    """Return 4 for ``torch.rand(n, 1, 1, 1)`` and ``a[:, None, None, None]``, 3 for ``a.view(n, 1, 1)``; 0 = unknown.
+
+    Of three, the last two must be 1: the points of which a field of distances is learned are of three, too.
+    """
     match node:
         case ast.Call(func=ast.Attribute(attr=name), args=[ast.Tuple(elts=sizes) | ast.List(elts=sizes)]):
             is_shaped = name in _SHAPED
@@ -231,16 +224,19 @@ def _has_four_dimensions(node: ast.expr) -> bool:
         case ast.Subscript(slice=ast.Tuple(elts=sizes)):
             is_shaped = any(isinstance(each, ast.Constant) and each.value is None for each in sizes)
         case _:
-            return False
-    return is_shaped and len(sizes) == 4 and not any(isinstance(each, ast.Starred) for each in sizes)
+            return 0
+    is_known = is_shaped and not any(isinstance(each, ast.Starred) for each in sizes)
+    is_factor = len(sizes) != 3 or all(getattr(each, "value", 0) in (1, None) for each in sizes[1:])
+    return len(sizes) if is_known and is_factor else 0
 
 
 def _is_for_inputs(source: SourceFile, call: ast.Call) -> bool:
     """Return True for a call with ``create_graph=True`` that differentiates for something else than parameters."""
     given = {each.arg: each.value for each in call.keywords}
     inputs = given.get("inputs") or (call.args[1] if len(call.args) > 1 else None)
-    has_graph = isinstance(given.get("create_graph"), ast.Constant) and given["create_graph"].value is True  # type: ignore[attr-defined]
-    if inputs is None or not has_graph:
+    graph = given.get("create_graph")
+    values = [] if graph is None else [*origins(source, graph), default_of(source, graph)]
+    if inputs is None or not any(isinstance(each, ast.Constant) and each.value is True for each in values):
         return False
     return not any(_PARAMETERS.search(ast.unparse(each)) for each in origins(source, inputs))
 

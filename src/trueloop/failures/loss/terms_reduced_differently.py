@@ -42,7 +42,6 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of
@@ -69,6 +68,7 @@ _WORDS: Final = {
     "sum": "summed over the batch",
     "mean": "averaged over the batch and all values",
     "rows": "averaged over the batch, as a sum for each sample",
+    "each": "a sum for each sample",
 }
 _BATCH_SIZE: Final = re.compile(r"len\(\w+\)|[\w.]+\.(size\(0\)|shape\[0\])|(\w+\.)?batch_?size", re.IGNORECASE)
 
@@ -78,7 +78,7 @@ class _Term(NamedTuple):
 
     is_divergence: bool
     reduction: str
-    """ "sum" or "mean", over all dimensions; "rows" = the sum of each sample, averaged over the batch."""
+    """ "sum" or "mean", over all dimensions; "each" = the sum of each sample, "rows" = averaged over the batch."""
     node: ast.expr
 
 
@@ -123,7 +123,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         reconstruction = next((each for each in terms if not each.is_divergence), None)
         if divergence is None or reconstruction is None or divergence.reduction == reconstruction.reduction:
             continue
-        if divergence.reduction == "rows" and reconstruction.reduction == "mean" and not _has_many_values(source):
+        if not _is_certain(source, divergence.reduction, reconstruction.reduction):
             continue
         yield Hit(
             message=f"The reconstruction loss is {_WORDS[reconstruction.reduction]}, but the KL divergence is "
@@ -133,10 +133,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
+def _is_certain(source: SourceFile, of_divergence: str, of_reconstruction: str) -> bool:
+    """Return False if two reductions are the same up to a mean that follows, or differ by a few values."""
+    if "each" in (of_divergence, of_reconstruction):
+        return "sum" in (of_divergence, of_reconstruction)
+    return (of_divergence, of_reconstruction) != ("rows", "mean") or _has_many_values(source)
+
+
 def _ratio(divergence: _Term, reconstruction: _Term) -> str:
     """Return by what the two terms differ."""
     reductions = {divergence.reduction, reconstruction.reduction}
-    if "rows" not in reductions:
+    if not reductions & {"rows", "each"}:
         return "batch size times number of values"
     return "the batch size" if "sum" in reductions else "the number of values"
 
@@ -186,6 +193,7 @@ def _term(source: SourceFile, node: ast.expr, depth: int) -> _Term | None:
                 _divergence(source, node)
                 or _squared_error(source, node)
                 or _reconstruction(source, node)
+                or _of_samples(source, node)
                 or _returned(source, node, depth)
             )
         case ast.Name(id=name) if depth < _MAX_DEPTH:
@@ -232,9 +240,8 @@ def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
     """Return the term for a call of a loss function, or of a loss module that the file creates."""
     function: ast.Call | None = call if last_name(call.func) in _LOSS_FUNCTIONS else None
     if function is None:
-        name = last_name(call.func)
-        created = _assigned_values(source).get(name, [])
-        if len(created) != 1 or not isinstance(created[0], ast.Call) or last_name(created[0].func) not in _LOSS_MODULES:
+        created = [each for each in origins(source, call.func) if isinstance(each, ast.Call)]
+        if len(created) != 1 or last_name(created[0].func) not in _LOSS_MODULES:
             return None
         function = created[0]
     arguments = {each.arg: each.value for each in function.keywords}
@@ -243,16 +250,6 @@ def _reconstruction(source: SourceFile, call: ast.Call) -> _Term | None:
         return None
     kind = "mean" if reduction is None else getattr(reduction, "value", "")
     return _Term(False, kind, call) if kind in ("sum", "mean") else None
-
-
-@lru_cache(maxsize=1)
-def _assigned_values(source: SourceFile) -> dict[str, list[ast.expr]]:
-    """Return the values that the program assigns to each name or attribute."""
-    found: dict[str, list[ast.expr]] = {}
-    for each in source.nodes_of(ast.Assign):
-        for name in {last_name(target) for target in each.targets}:
-            found.setdefault(name, []).append(each.value)
-    return found
 
 
 def _reduced(call: ast.Call) -> ast.expr | None:
@@ -267,16 +264,36 @@ def _reduced(call: ast.Call) -> ast.expr | None:
 
 def _squared_error(source: SourceFile, call: ast.Call) -> _Term | None:
     """Return the term for ``((output - x) ** 2).mean()``."""
-    for each in origins(source, inner, 2) if (inner := _reduced(call)) is not None else ():
-        match each:
-            case (
-                ast.BinOp(op=ast.Pow(), left=base, right=ast.Constant(value=2))
-                | ast.Call(func=ast.Attribute(attr="pow" | "square" | "abs", value=base))
-            ) if isinstance(base, ast.BinOp) and isinstance(base.op, ast.Sub):
-                return _Term(False, last_name(call.func), call)
-            case _:
-                pass
+    values = origins(source, inner, 2) if (inner := _reduced(call)) is not None else ()
+    return _Term(False, last_name(call.func), call) if any(map(_is_error, values)) else None
+
+
+def _of_samples(source: SourceFile, call: ast.Call) -> _Term | None:
+    """Return the term for ``((output - x) ** 2 / 2).sum(-1)``, or a divergence so reduced; "rows" for its mean."""
+    averaged = _reduced(call) if last_name(call.func) == "mean" else None
+    for each in origins(source, averaged, 2) if averaged is not None else (call,):
+        row = _row_sum(each)
+        for inner in origins(source, row, 2) if row is not None else ():
+            is_divergence, error = _is_divergence(inner), inner
+            while isinstance(error, ast.BinOp) and isinstance(error.op, ast.Mult | ast.Div):
+                error = error.left if isinstance(error.op, ast.Div) else error.right
+            if is_divergence or _is_error(error):
+                return _Term(is_divergence, "each" if averaged is None else "rows", call)
     return None
+
+
+def _is_error(node: ast.expr) -> bool:
+    """Return True for ``(output - x) ** 2`` and ``F.mse_loss(output, x, reduction="none")``."""
+    match node:
+        case (
+            ast.BinOp(op=ast.Pow(), left=base, right=ast.Constant(value=2))
+            | ast.Call(func=ast.Attribute(attr="pow" | "square" | "abs", value=base))
+        ) if isinstance(base, ast.BinOp) and isinstance(base.op, ast.Sub):
+            return True
+        case ast.Call(func=function, keywords=keywords) if last_name(function) in _LOSS_FUNCTIONS:
+            return any(each.arg == "reduction" and getattr(each.value, "value", "") == "none" for each in keywords)
+        case _:
+            return False
 
 
 def _divergence(source: SourceFile, call: ast.Call) -> _Term | None:
@@ -284,13 +301,8 @@ def _divergence(source: SourceFile, call: ast.Call) -> _Term | None:
     inner = _reduced(call)
     if inner is None:
         return None
-    for each in origins(source, inner, 2):
-        if _is_divergence(each) and not _row_sum(each):
-            return _Term(True, last_name(call.func), call)
-        row = _row_sum(each) if last_name(call.func) == "mean" else None
-        if row is not None and any(map(_is_divergence, origins(source, row, 2))):
-            return _Term(True, "rows", call)
-    return None
+    is_plain = any(_is_divergence(each) and not _row_sum(each) for each in origins(source, inner, 2))
+    return _Term(True, last_name(call.func), call) if is_plain else None
 
 
 def _row_sum(node: ast.expr) -> ast.expr | None:
@@ -301,7 +313,8 @@ def _row_sum(node: ast.expr) -> ast.expr | None:
         return None
     is_function = dotted_name(getattr(node.func, "value", node.func)) == "torch"
     dims = [*node.args[int(is_function) :], *(each.value for each in node.keywords if each.arg in ("dim", "axis"))]
-    if [integer(each) for each in dims] not in ([1], [-1]):
+    dims = dims[0].elts if len(dims) == 1 and isinstance(dims[0], ast.Tuple | ast.List) else dims
+    if not dims or integer(dims[0]) not in (1, -1):
         return None
     return node.args[0] if is_function else getattr(node.func, "value", None)
 

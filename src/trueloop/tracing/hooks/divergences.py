@@ -113,11 +113,15 @@ def terms_of(root: Any, stops: Collection[Maker], limit: int = MAX_NODES) -> Ite
         elif name in ("Add", "Sub", "Rsub"):
             second = getattr(node, "_saved_alpha", 1) * (1 if name == "Add" else -1)
             signs = (second, 1) if name == "Rsub" else (1, second)
-            queue += [Term(*maker, weight * sign, divisor) for maker, sign in zip(makers, signs, strict=False)]
+            queue += [
+                Term(*maker, weight * sign, divisor / _copies(node, maker))
+                for maker, sign in zip(makers, signs, strict=False)
+            ]
         elif name == "Neg" or (factor and name == "Mul"):
             queue += [Term(*maker, weight * (factor or -1), divisor) for maker in makers]
-        elif factor:
-            queue.append(Term(*makers[0], weight, divisor * factor))
+        elif factor:  # a fraction is a weight, as a variance is; a whole number may be a count
+            fraction, count = (factor, 1.0) if factor % 1 else (1.0, factor)
+            queue.append(Term(*makers[0], weight / fraction, divisor * count))
         elif name == "Mean" and (before := input_shape(node)) is not None:
             size = math.prod(before) / max(1, math.prod(result_shape(node) or ()))
             queue.append(Term(*makers[0], weight, divisor * size))
@@ -125,6 +129,12 @@ def terms_of(root: Any, stops: Collection[Maker], limit: int = MAX_NODES) -> Ite
             queue += [Term(*maker, weight, divisor) for maker in makers]
         else:
             yield term
+
+
+def _copies(node: Any, maker: Maker) -> float:
+    """Return how often a sum contains each value of a term that is broadcast, as to all samples."""
+    own, term = result_shape(node), result_shape(*maker) if maker[0] is not None else None
+    return math.prod(own) / max(1, math.prod(term)) if own is not None and term is not None else 1.0
 
 
 def _factor(node: Any) -> float | None:

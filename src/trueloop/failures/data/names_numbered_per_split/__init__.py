@@ -63,10 +63,12 @@ from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import encloses, nodes_in, walk
 from trueloop.failures.data.names_numbered_per_split.numbered_parts import (
-    ADDING,
     Numbering,
+    added,
     find_numbered_parts,
+    following,
     numberings,
+    path_of,
 )
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LoaderExhausted, LoaderStarted, Ref, WatchEnded
@@ -194,18 +196,19 @@ def _numbered_datasets(source: SourceFile) -> Iterator[Hit]:
     for definition in source.nodes_of(ast.ClassDef):
         methods = [each for each in definition.body if isinstance(each, ast.FunctionDef)]
         init = next((each for each in methods if each.name == "__init__"), None)
-        numbered = _numbering(methods, init) if init is not None else None
+        kind = "" if any(each.name == "__getitem__" for each in methods) else definition.name  # an index, not samples
+        numbered = _numbering(kind, methods, init) if init is not None else None
         pair = _parts(source, definition.name) if numbered is not None else None
         if init is None or numbered is None or pair is None or _is_shared(source, definition, numbered[0]):
             continue
-        if "__getitem__" not in [each.name for each in methods] and _is_only_shown(source, pair[1]):
+        if kind and _is_only_shown(source, pair[1]):
             continue
-        following = _following(init, _differing(init, *pair))
+        derived = following(init, _differing(init, *pair))
         is_list_of_classes = any(each.attr in _ALL_CLASSES for each in nodes_in(numbered[1], ast.Attribute))
-        if not is_list_of_classes and any(_path(each) in following for each in walk(numbered[1])):
+        if not is_list_of_classes and any(path_of(each) in derived for each in walk(numbered[1])):
             yield Hit(
-                message=f"`{ast.unparse(pair[0])}` and `{ast.unparse(pair[1])}` number their names on their own, "
-                "in the order of their records: one class has different numbers in the two parts.",
+                message=f"`{ast.unparse(pair[0])}` and `{ast.unparse(pair[1])}` number their names on their own: "
+                "one name has different numbers in the two parts.",
                 node=numbered[2],
                 related=((pair[0], "the training part"), (pair[1], "the held-out part")),
             )
@@ -220,7 +223,7 @@ def _numbered_by_default(source: SourceFile, found: list[Numbering]) -> Iterator
         if init is None or pair is None:
             continue
         positions = {each.arg: number for number, each in enumerate(init.args.args[1:])}
-        following = _following(init, _differing(init, *pair))
+        derived = following(init, _differing(init, *pair))
         for each in inside:
             given = [name for name in _replaced(source, init, each.node) if name in positions]
             is_passed = any(
@@ -228,7 +231,7 @@ def _numbered_by_default(source: SourceFile, found: list[Numbering]) -> Iterator
                 for call in pair
                 for name in given
             )
-            follows = any(_path(part) in following for part in walk(each.names))
+            follows = any(path_of(part) in derived for part in walk(each.names))
             if given and not is_passed and follows and not _is_complete(source, init, each, given[0]):
                 yield Hit(
                     message=f"`{ast.unparse(pair[0])}` and `{ast.unparse(pair[1])}` number their names on their own, "
@@ -262,47 +265,47 @@ def _replaced(source: SourceFile, init: ast.FunctionDef, node: ast.AST) -> set[s
     return names
 
 
-def _numbering(methods: list[ast.FunctionDef], init: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
+def _numbering(kind: str, methods: list[ast.FunctionDef], init: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
     """Return attribute, names and statement of a numbering in an ``__init__`` or a method that it calls."""
-    found = _numbering_in(init)
+    found = _numbering_in(init, kind)
     for call in nodes_in(init, ast.Call) if found is None else ():
         is_own = isinstance(call.func, ast.Attribute) and last_name(call.func.value) == "self"
         method = next((each for each in methods if is_own and each.name == last_name(call.func)), None)
-        inner = _numbering_in(method) if method is not None else None
+        inner = _numbering_in(method, kind) if method is not None else None
         if inner is not None and method is not None:
-            follows = any(_path(n) in _following(method, {e.arg for e in method.args.args[1:]}) for n in walk(inner[1]))
+            derived = following(method, {each.arg for each in method.args.args[1:]})
+            follows = any(path_of(each) in derived for each in walk(inner[1]))
             names = ast.Tuple([*call.args, *(each.value for each in call.keywords)]) if follows else inner[1]
             return inner[0], names, inner[2]
     return found
 
 
-def _numbering_in(method: ast.FunctionDef) -> tuple[str, ast.AST, ast.AST] | None:
+def _numbering_in(method: ast.FunctionDef, kind: str) -> tuple[str, ast.AST, ast.AST] | None:
     """Return the attribute that gets numbers of names, the names and the statement; None if there is none."""
     names = {
-        _path(t): each.value for each in nodes_in(method, ast.Assign) for t in each.targets if len(each.targets) == 1
+        path_of(t): each.value for each in nodes_in(method, ast.Assign) for t in each.targets if len(each.targets) == 1
     }
     for statement in method.body:
         match statement:
             case ast.Assign(targets=[ast.Attribute() as target], value=ast.DictComp(generators=[loop])):
                 is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "enumerate"
                 listed: Any = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else loop.iter
-                listed = names.get(_path(listed), listed)
-                if is_counted and _is_in_own_order(target.attr, listed):
+                listed = names.get(path_of(listed), listed)
+                if is_counted and _is_in_own_order(f"{kind} {target.attr}", listed):
                     return target.attr, listed, statement
             case ast.For(iter=names_of):
-                for each in nodes_in(statement, ast.stmt):
-                    added = _added_attribute(each) if not isinstance(each, ast.For) else ""
-                    if added:
-                        return added, names_of, _outermost(statement, each)
+                for mapping, node in added(statement):
+                    if mapping.startswith("self."):
+                        return mapping.removeprefix("self."), names_of, _outermost(statement, node)
             case _:
                 pass
     return None
 
 
-def _is_in_own_order(attribute: str, listed: Any) -> bool:
+def _is_in_own_order(name: str, listed: Any) -> bool:
     """Return True for distinct names in the order of the records, or for sorted words and ids, which parts lack."""
     while isinstance(listed, ast.Call) and last_name(listed.func) in ("list", "sorted", "tuple") and listed.args:
-        if last_name(listed.func) == "sorted" and not _OPEN.search(f"{attribute} {ast.unparse(listed)}"):
+        if last_name(listed.func) == "sorted" and not _OPEN.search(f"{name} {ast.unparse(listed)}"):
             return False
         listed = listed.args[0]
     return isinstance(listed, ast.SetComp) or (isinstance(listed, ast.Call) and last_name(listed.func) in _UNSORTED)
@@ -312,29 +315,6 @@ def _outermost(loop: ast.For, statement: ast.AST) -> ast.AST:
     """Return the statement of the body of a loop that contains a statement, below inner loops."""
     found = next(each for each in loop.body if encloses(each, statement))
     return _outermost(found, statement) if isinstance(found, ast.For) else found
-
-
-def _added_attribute(statement: ast.stmt) -> str:
-    """Return the attribute of ``self.ids.setdefault(name, len(self.ids))`` or ``self.ids[name] = len(self.ids)``."""
-    calls = nodes_in(statement, ast.Call)
-    for each in calls:
-        if last_name(each.func) == "setdefault" and len(each.args) == 2 and isinstance(each.func, ast.Attribute):
-            owner = ast.unparse(each.func.value)
-            if owner.startswith("self.") and ast.unparse(each.args[1]) == f"len({owner})":
-                return owner.removeprefix("self.")
-    for each in nodes_in(statement, ast.Assign):
-        target = each.targets[0]
-        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
-            owner = ast.unparse(target.value)
-            if owner.startswith("self.") and ast.unparse(each.value) == f"len({owner})":
-                return owner.removeprefix("self.")
-    return ""
-
-
-def _path(node: ast.AST) -> str:
-    """Return a variable or an attribute of ``self`` as text; "" for other nodes."""
-    is_path = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and last_name(node.value) == "self")
-    return ast.unparse(node) if is_path else ""
 
 
 def _parts(source: SourceFile, name: str) -> tuple[ast.Call, ast.Call] | None:
@@ -391,24 +371,6 @@ def _differing(init: ast.FunctionDef, first: ast.Call, second: ast.Call) -> set[
         for call in (first, second)
     ]
     return {name for name in parameters if values[0].get(name) != values[1].get(name)}
-
-
-def _following(init: ast.FunctionDef, names: set[str]) -> set[str]:
-    """Return the variables and attributes whose values follow from some parameters."""
-    found = set(names)
-    for _ in range(2):
-        for each in walk(init):
-            match each:
-                case ast.Assign(targets=targets, value=value) if any(_path(n) in found for n in walk(value)):
-                    found |= {_path(part) for target in targets for part in walk(target)}
-                case ast.For(target=target, iter=value) if any(_path(n) in found for n in walk(value)):
-                    found |= {_path(part) for part in walk(target)}
-                case ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args) if attr in ADDING:
-                    if any(_path(n) in found for value in args for n in walk(value)):
-                        found.add(_path(owner))
-                case _:
-                    pass
-    return found - {"", "self"}
 
 
 RULE = Rule(

@@ -190,7 +190,7 @@ def _by_loops(source: SourceFile) -> Iterator[Numbering]:
     """Yield the loops that give each new name the number ``len(numbers)``, from an empty dictionary."""
     for loop in source.nodes_of(ast.For):
         inner = [each for each in nodes_in(loop, ast.For) if each is not loop]
-        for mapping, node in _added(loop):
+        for mapping, node in added(loop):
             if any(encloses(each, node) for each in inner):
                 continue
             outer: ast.AST | None = source.parents.get(id(loop))
@@ -211,7 +211,7 @@ def _by_loops(source: SourceFile) -> Iterator[Numbering]:
                 yield Numbering("defaultdict", each, each.generators[0].iter, "", gives_mapping=False)
 
 
-def _added(loop: ast.For) -> Iterator[tuple[str, ast.AST]]:
+def added(loop: ast.For) -> Iterator[tuple[str, ast.AST]]:
     """Yield the dictionaries to which a loop adds names by ``setdefault(name, len(d))`` or ``d[name] = len(d)``."""
     for each in nodes_in(loop, ast.Call, ast.Assign):
         match each:
@@ -248,33 +248,40 @@ def _parameters_of(function: ast.FunctionDef, names: ast.expr) -> list[str]:
     """Return the parameters of a function from which names follow."""
     parameters = [each.arg for each in nodes_in(function.args, ast.arg) if each.arg not in ("self", "cls")]
     read = {last_name(each) for each in nodes_in(names, ast.Name)}
-    return [name for name in parameters if read & _following(function, name)]
+    return [name for name in parameters if read & following(function, {name})]
 
 
-def _following(function: ast.FunctionDef, name: str) -> set[str]:
-    """Return the variables of a function whose values follow from a parameter."""
-    found = {name}
+def following(function: ast.FunctionDef, names: set[str]) -> set[str]:
+    """Return the variables and attributes of a function whose values follow from some parameters."""
+    found = set(names)
     for _ in range(2):
         for each in walk(function):
             match each:
                 case ast.Assign(targets=targets, value=value) if _reads(value, found):
-                    found |= {e.id for target in targets for e in nodes_in(target, ast.Name)}
+                    found |= {path_of(part) for target in targets for part in walk(target)}
                 case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value) if _reads(
                     value, found
                 ):
-                    found |= {e.id for e in nodes_in(target, ast.Name)}
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=attr), args=args) if attr in ADDING:
-                    found |= {owner} if any(_reads(value, found) for value in args) else set()
+                    found |= {path_of(part) for part in walk(target)}
+                case ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args) if attr in ADDING:
+                    found |= {path_of(owner)} if any(_reads(value, found) for value in args) else set()
                 case ast.With(items=items):
                     opened = [e for e in items if e.optional_vars is not None and _reads(e.context_expr, found)]
                     found |= {last_name(e.optional_vars) for e in opened}
                 case _:
                     pass
+            found -= {"", "self"}
     return found
 
 
+def path_of(node: ast.AST) -> str:
+    """Return a variable or an attribute of ``self`` as text; "" for other nodes."""
+    is_path = isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and last_name(node.value) == "self")
+    return ast.unparse(node) if is_path else ""
+
+
 def _reads(node: ast.AST, names: set[str]) -> bool:
-    return any(each.id in names for each in nodes_in(node, ast.Name))
+    return any(path_of(each) in names for each in nodes_in(node, ast.Name, ast.Attribute))
 
 
 def _gives_mapping(source: SourceFile, function: ast.FunctionDef, each: Numbering) -> bool | None:

@@ -32,7 +32,8 @@ How it is detected
     predictions to a sum, and the loop over epochs around it divides the sum by the length of the loader or its dataset
     but never resets it. (2) A metric of torchmetrics, or an object of a class of the program that adds up losses,
     predictions or scores, is created before the loop over epochs, updated for each batch and read after the batches of
-    each epoch, and no method that resets it is ever called, also where these steps are in several functions. (3) In one
+    each epoch, and no method that resets it is ever called, also where these steps are in several functions, or one
+    method of the class has the loop over batches and reads the value. (3) In one
     iteration of the loop over epochs, a sum, list or metric is updated by a loop over batches that trains and by one
     that does not, is read after both, and nothing resets it between them. (4) A function adds to the default value of a
     parameter in a loop, divides it or passes it to a metric, and is called several times. (5) A loop over batches
@@ -57,7 +58,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in
 from trueloop.failures.evaluation.total_never_reset.default_arguments import find_default_arguments
 from trueloop.failures.evaluation.total_never_reset.mixed_passes import find_mixed_passes
-from trueloop.failures.evaluation.total_never_reset.unreset_meters import find_unreset_meters
+from trueloop.failures.evaluation.total_never_reset.unreset_meters import find_unreset_evaluators, find_unreset_meters
 from trueloop.failures.failure import Failure, Rule, Severity
 
 _WINDOW: Final = re.compile(r"if .*%.*:")
@@ -90,6 +91,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
     yield from _windows(source)
     yield from find_unreset_meters(source)
+    yield from find_unreset_evaluators(source)
     yield from find_mixed_passes(source)
     yield from find_default_arguments(source)
 

@@ -81,6 +81,71 @@ def _find_read(
                     return
 
 
+def find_unreset_evaluators(source: SourceFile) -> Iterator[Hit]:
+    """Yield what a method reads after its own loop over batches, if each epoch calls it and nothing resets the object.
+
+    Methods that train are left out: what they add up may count over the whole training.
+    """
+    known = definitions(source)
+    for method in (each for each in known.functions.values() if not _trains(each)):
+        definition = source.parents.get(id(method))
+        meter = _own_meter(definition) if isinstance(definition, ast.ClassDef) else None
+        if meter is None or not isinstance(definition, ast.ClassDef) or method.name not in meter.updating:
+            continue
+        words = name_words(f"{definition.name} {method.name} {' '.join(meter.reading | meter.sums)}")
+        calls = _calls_in_epochs(source, definition, method)
+        if not calls or not words & _METRIC_WORDS or words & _COSTS or _is_reset_outside(source, definition, meter):
+            continue
+        for batches in (each for each in nodes_in(method, ast.For) if _is_batch_loop(source, each)):
+            update = next((each for each in walk(batches) if _is_own(each, meter.updating, meter.sums)), None)
+            behind = [each for each in walk(method) if getattr(each, "lineno", 0) > (batches.end_lineno or 0)]
+            read = next((each for each in behind if _is_own(each, meter.reading, meter.sums)), None)
+            if update is not None and read is not None:
+                yield Hit(
+                    message=f"`{definition.name}` is never reset: from the second call of `{method.name}()` on, its "
+                    "value also contains the batches of all previous calls.",
+                    node=read,
+                    related=((update, "updated here"), (calls[0], "called here in each epoch")),
+                )
+                break
+
+
+def _calls_in_epochs(source: SourceFile, definition: ast.ClassDef, method: ast.FunctionDef) -> list[ast.Call]:
+    """Return the calls of a method in loops over epochs that do not create its object."""
+    known = definitions(source).calls
+    created = [
+        loop for call in known.get(definition.name, ()) for path in enclosing_loops(source, call) for loop in path
+    ]
+    return [
+        call
+        for call in known.get(method.name, ())
+        if any(e not in created and _is_epoch_loop(e) for path in enclosing_loops(source, call) for e in path)
+    ]
+
+
+def _is_reset_outside(source: SourceFile, definition: ast.ClassDef, meter: Meter) -> bool:
+    """Return True if the program, outside of a class, calls a method that resets it or assigns to one of its sums."""
+    inside, known = {id(each) for each in nodes_in(definition, ast.Attribute)}, definitions(source).attributes
+    return any(
+        id(each) not in inside and (name in meter.resetting or isinstance(each.ctx, ast.Store))
+        for name in meter.resetting | meter.sums
+        for each in known.get(name, ())
+    )
+
+
+def _is_own(node: ast.AST, methods: frozenset[str], sums: frozenset[str]) -> bool:
+    """Return True for a call of some methods of ``self``, ``self.correct += ...`` and ``self.correct / n``."""
+    match node:
+        case ast.Call(func=function):
+            return _own_attribute(function) in methods
+        case ast.AugAssign(op=ast.Add(), target=target):
+            return _own_attribute(target) in sums - _COUNTS
+        case ast.BinOp(left=left, op=ast.Div()):
+            return any(_own_attribute(each) in sums - _COUNTS for each in nodes_in(left, ast.Attribute))
+        case _:
+            return False
+
+
 def _meter_class(source: SourceFile, call: ast.Call) -> tuple[Meter | None, bool]:
     """Return the methods of the class that a call creates, and whether a library defines it."""
     if source.qualified_name(call.func).startswith(_LIBRARIES):

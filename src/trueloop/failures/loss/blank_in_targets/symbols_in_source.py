@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.layer_arguments import argument_node
-from trueloop.analysis.queries.possible_values import computed_from, known_integer, origins
+from trueloop.analysis.queries.possible_values import computed_from, default_of, known_integer, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import integer, nodes_in
@@ -159,6 +159,9 @@ def _begins_with_symbol(source: SourceFile, symbols: ast.expr) -> bool:
     """Return True if the first of some symbols is certainly no blank: a letter or a digit, or any symbol of texts."""
     found = [each for each in origins(source, symbols) if not isinstance(each, ast.Name | ast.Attribute)]
     found += [each for each in origins(source, symbols) if last_name(each) in _ALPHABETS]
+    if not found:  # no call passes them
+        defaults = [default_of(source, each) for each in origins(source, symbols) if not possible_values(source, each)]
+        found = [each for each in defaults if each is not None]
     return bool(found) and all(_is_symbol_first(source, each) for each in found)
 
 
