@@ -106,9 +106,9 @@ def _read_late(made: Any) -> set[str]:
     return {each.id for each in names} - own
 
 
-RULE: Final = Rule(
-    required_words=("torch", "for ", re.compile(r"\blambda\b|\n {4,}def "), "hook(|append(|] = |lambda"), find=find
-)
+_MAKING: Final = re.compile(r"\blambda\b|^ {8,}def |^(?:async )?for [^\n]*:\n(?: +\S[^\n]*\n|\n)*? +def ", re.MULTILINE)
+"""A lambda, or a function within a function, a method or a loop."""
+RULE: Final = Rule(required_words=("torch", "for ", _MAKING, "hook(|append(|] = |lambda"), find=find)
 
 BAD = """
 import torch
