@@ -453,7 +453,12 @@ class Scope:
         """Yield the pairs of values in a statement whose rows are in different orders."""
         for each in nodes_in(node, ast.comprehension):
             self._bind(each.target, self.rows(each.iter))
+        of_callers = {  # calls within functions whose arguments are unknown
+            id(call) for each in nodes_in(node, ast.Lambda) if each.args.args for call in nodes_in(each.body, ast.Call)
+        }
         for each in nodes_in(node, ast.Call, ast.Return, ast.Yield):
+            if id(each) in of_callers:
+                continue
             arguments: list[ast.expr] = []
             if isinstance(each, ast.Call):
                 parent = self.source.parents.get(id(each)) if _PAIRING.search(last_name(each.func)) else None
