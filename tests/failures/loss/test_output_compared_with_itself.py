@@ -116,6 +116,10 @@ RUN_CORRECT = {
     "the same only at the start": (COPY, KL.format(a="student", b="teacher")),
     "dropout": ("student = nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.3))", KL.format(a="student", b="student")),
     "another precision": (TWO, "term = F.mse_loss(student(x), teacher(x).bfloat16())"),
+    "a copy that follows the student": (
+        COPY,
+        "teacher.load_state_dict(student.state_dict()); term = F.mse_loss(student(x), teacher(x))",
+    ),
     "constants": (TWO, "term = F.mse_loss(torch.zeros(4), torch.zeros(4))"),
     "without gradients": (
         TWO,

@@ -23,8 +23,9 @@ When this is fine
     - An assertion that two results are equal.
 
 How it is detected
-    The sanitizer compares the sides of ``kl_div`` and ``mse_loss`` in the first 96 calls with gradients enabled, and
-    reports a line at which they were the same in 8 updates, and never different. Tensors on a GPU are not read.
+    The sanitizer compares the sides of ``kl_div`` by their values, and those of ``mse_loss`` by their memory, in the
+    first 96 calls with gradients enabled. It reports a line at which they were the same in 8 updates, and never
+    different. Tensors on a GPU are not read.
 
     The linter reports a divergence whose sides are computed from the same variable by the same operations, apart from
     the logarithm and ``detach()``, also in variables, and such a squared or absolute error, unless a side is detached

@@ -57,12 +57,13 @@ class LossSides(Hook):
             return
         self._calls += 1
         first, second = answers.detach(), targets.detach()
+        is_equal = first.shape == second.shape and first.dtype == second.dtype
         if function == "kl_div":
             first, second = first.exp(), second.exp() if log_target else second
-        rounding = ROUNDING * (function == "kl_div")
-        is_alike = first.shape == second.shape and first.dtype == second.dtype
-        is_close = is_alike and torch.allclose(first, second, rounding, 1e-8)
-        is_equal = is_close and bool((first != first.flatten()[:1]).any())
+            is_equal = is_equal and torch.allclose(first, second, ROUNDING, 1e-8)
+        else:  # equal values prove nothing: an error may begin at 0, as that of an image with itself in style transfer
+            is_equal = is_equal and first.data_ptr() == second.data_ptr() and first.stride() == second.stride()
+        is_equal = is_equal and bool((first != first.flatten()[:1]).any())
         self._stream.emit(SidesCompared(location=user_location(), function=function, is_equal=is_equal))
 
 
