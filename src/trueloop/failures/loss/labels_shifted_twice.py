@@ -113,13 +113,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each shift of labels in the data of a program whose model shifts them, too."""
     shifts = list(_shifts_in_models(source))
     for node, value in _made_labels(source) if shifts else ():
-        if is_without_gradients(source, node):
-            continue  # an evaluation, which compares them itself
         moved = [each for each in nodes_in(value, ast.Subscript) if _starts_at_one(each)]
         function = function_of(source, node)
         all_moved = [each for each in nodes_in(function, ast.Subscript) if _starts_at_one(each)]
         is_used = any(encloses(each, node) for each in shifts) or _is_compared(source, value)
-        if moved and not is_used and len(all_moved) == len(moved):  # otherwise the inputs lose a token, too
+        is_only_moved = moved and not is_used and len(all_moved) == len(moved)  # else the inputs lose a token, too
+        if is_only_moved and not is_without_gradients(source, node):  # an evaluation compares them itself
             yield Hit(
                 message=f"`{ast.unparse(value)}` moves the labels by one position, and the model does so again: each "
                 "position learns the token after the next one.",

@@ -323,8 +323,8 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
             and each.subject.may_alias(scheduler.sources[0])
             for each in inside
         )
-        trains = any(_TRAINS.search(ast.unparse(each.node)) for each in advance.loops[-2:])
-        if length and is_per_batch and advance.is_unconditional_in(advance.loops[-1]) and trains:
+        is_counted = length and is_per_batch and advance.is_unconditional_in(advance.loops[-1])
+        if is_counted and any(_TRAINS.search(ast.unparse(each.node)) for each in advance.loops[-2:]):
             yield Hit(
                 message=f"`{source.text.segment(advance.node)}` runs once per batch, but {length}: it ends within the "
                 "first batches, or starts again and again.",

@@ -329,13 +329,14 @@ class Scope:
 
     def rows(self, node: ast.AST | None, depth: int = 0) -> Rows:
         """Return where the rows of an expression come from."""
+        if isinstance(node, ast.NamedExpr):
+            self._bind(node.target, self.rows(node.value, depth + 1))
+            node = node.target
         match node:
             case ast.Lambda() | ast.Constant() | ast.JoinedStr() | None:
                 return _NO_ROWS
-            case ast.Name() | ast.Attribute() | ast.NamedExpr(target=ast.Name()):
-                if isinstance(node, ast.NamedExpr):
-                    self._bind(node.target, self.rows(node.value, depth + 1))
-                return self._variable(node.target if isinstance(node, ast.NamedExpr) else node, depth)
+            case ast.Name() | ast.Attribute():
+                return self._variable(node, depth)
             case ast.Subscript(value=value, slice=index):
                 first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
                 return self._subscript(self.rows(value, depth + 1), first, depth)
