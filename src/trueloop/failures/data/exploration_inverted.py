@@ -137,9 +137,7 @@ def _changes_by(target: ast.AST, value: ast.expr, operators: Any) -> bool:
 
 def _following(source: SourceFile, node: ast.If) -> Sequence[ast.AST]:
     """Return the statements after an ``if`` whose body returns."""
-    block = source.block(node)
-    is_left = isinstance(node.body[-1], ast.Return | ast.Continue)
-    return block[block.index(node) + 1 :] if is_left and node in block else []
+    return source.following(node) if isinstance(node.body[-1], ast.Return | ast.Continue) else []
 
 
 def _is_random(statements: Sequence[ast.AST]) -> bool:

@@ -99,8 +99,7 @@ def _is_conditional(function: ast.AST, loop: ast.For) -> bool:
 
 def _handles_empty_loader(source: SourceFile, loop: ast.For) -> bool:
     """Return True if the function handles a loader without batches right after the loop."""
-    block = source.block(loop)
-    after = block[block.index(loop) + 1 :]
+    after = source.following(loop)
     return bool(after) and isinstance(after[0], ast.Return | ast.Raise)
 
 

@@ -101,8 +101,7 @@ def _read_after(source: SourceFile, outer: ast.For, inner: ast.For, name: str) -
     """Return where the outer loop reads the variable after an inner loop; None if it is assigned before."""
     statement: Any = inner
     while statement is not None and statement is not outer:
-        block = source.block(statement)
-        following = block[block.index(statement) + 1 :] if statement in block else []
+        following = source.following(statement)
         for each in following:
             read = _first_read(source, each, name)
             if read is not None:

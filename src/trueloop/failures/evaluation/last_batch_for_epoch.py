@@ -278,9 +278,8 @@ def _judged_after_loop(source: SourceFile) -> Iterator[Hit]:
 
 def _following(source: SourceFile, node: ast.stmt) -> list[ast.stmt]:
     """Return the statements after one in its block, and after the ``with`` that contains it."""
-    block, parent = source.block(node), source.parents.get(id(node))
-    after = block[block.index(node) + 1 :] if node in block else []
-    return [*after, *(_following(source, parent) if isinstance(parent, ast.With) else ())]
+    parent = source.parents.get(id(node))
+    return [*source.following(node), *(_following(source, parent) if isinstance(parent, ast.With) else ())]
 
 
 def _set_by(loop: BatchLoop) -> set[str]:

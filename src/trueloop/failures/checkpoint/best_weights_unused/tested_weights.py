@@ -105,8 +105,7 @@ def _next_statements(source: SourceFile, node: Any) -> Iterator[ast.stmt]:
     """Yield the statements of a function that follow a statement."""
     function = function_of(source, node)
     while isinstance(node, ast.stmt) and node is not function:
-        block = source.block(node)
-        yield from block[block.index(node) + 1 :] if node in block else []
+        yield from source.following(node)
         node = source.parents.get(id(node))
 
 

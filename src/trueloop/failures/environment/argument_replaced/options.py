@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
@@ -21,7 +21,7 @@ def overwritten_options(source: SourceFile) -> Iterator[Hit]:
     if not options:
         return
     for parsed, arguments in parsed_arguments(source):
-        following, own = _following(source, parsed), _options_of(source, parsed)
+        following, own = source.following(parsed), _options_of(source, parsed)
         for number, statement in enumerate(following):
             name = _overwritten(statement, arguments)
             if name not in own or not _is_free(statement, name):
@@ -65,12 +65,6 @@ def _value(statement: Any) -> ast.expr:
     return statement.value
 
 
-def _following(source: SourceFile, statement: ast.stmt) -> Sequence[ast.stmt]:
-    """Return the statements after one in its own block."""
-    block = source.block(statement)
-    return block[block.index(statement) + 1 :] if statement in block else ()
-
-
 def _reads(node: ast.AST, arguments: str, name: str) -> bool:
     """Return True if a node reads an option, or all of them at once other than to print them."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) == "print":
@@ -86,7 +80,7 @@ def _overwritten_copy(source: SourceFile, copied: ast.Assign, copy: str, name: s
     is_single = sum(isinstance(each.ctx, ast.Load) for each in definitions(source).attributes.get(name, [])) == 1
     if not is_single or source.is_in_other_file(f".{name}"):
         return None
-    for each in _following(source, copied):
+    for each in source.following(copied):
         names = [one for one in nodes_in(each, ast.Name) if one.id == copy]
         match each:
             case ast.Assign(targets=[ast.Name(id=target)]) if target == copy and len(names) == 1:

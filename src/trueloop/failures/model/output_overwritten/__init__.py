@@ -99,8 +99,7 @@ def _overwriting(source: SourceFile, function: Any, statement: Any, name: str) -
     loads = [each for each in nodes_in(function, ast.Name) if each.id == name]
     if any(not isinstance(each.ctx, ast.Load | ast.Store) for each in loads) or _is_dynamic(function):
         return None
-    block = source.block(statement)
-    for following in block[block.index(statement) + 1 :] if statement in block else ():
+    for following in source.following(statement):
         uses = [each for each in nodes_in(following, ast.Name) if each.id == name]
         if uses:
             is_new = isinstance(following, ast.Assign) and not isinstance(following.value, ast.Constant)

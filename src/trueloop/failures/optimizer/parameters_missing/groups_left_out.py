@@ -199,8 +199,7 @@ def _end(source: SourceFile, statement: ast.stmt, name: str) -> ast.stmt | None:
     """Return the next statement that assigns a variable again in any case: in this block, or one around it."""
     current: Any = statement
     while isinstance(current, ast.stmt) and not isinstance(current, ast.FunctionDef | ast.AsyncFunctionDef):
-        block = source.block(current)
-        for each in block[block.index(current) + 1 :] if current in block else []:
+        for each in source.following(current):
             targets = each.targets if isinstance(each, ast.Assign) else []
             if any(isinstance(target, ast.Name) and target.id == name for target in targets):
                 return each
