@@ -156,8 +156,11 @@ QUICK = (
 """Tests of slow files that `make test` runs nevertheless."""
 
 
+TESTS = Path(__file__).parent.as_posix() + "/"
+
+
 def _name(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).as_posix() + "::" + item.name
+    return item.path.as_posix().removeprefix(TESTS) + "::" + item.name
 
 
 def _function(item: pytest.Item) -> str:
@@ -172,7 +175,8 @@ def _is_quick(item: pytest.Item) -> bool:
 def _slow_reason(item: pytest.Item) -> str | None:
     if _is_quick(item):
         return None
-    return next((reason for start, reason in SLOW.items() if _name(item).startswith(start)), None)
+    name = _name(item)
+    return next((reason for start, reason in SLOW.items() if name.startswith(start)), None)
 
 
 TEST_FILE = re.compile(r"(test_\w+|conftest)\.py")
@@ -184,7 +188,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     parameter_sets = Counter(_function(item) for item in items)
     position = Counter[str]()
     slow_files = set[Path]()
-    for item in items:
+    for item in sorted(items, key=_name):  # not in the random order of this run, or both runs could leave out a test
         function = _function(item)
         position[function] += 1
         if reason := _slow_reason(item):

@@ -22,7 +22,7 @@ from trueloop.sanitizer.watch import Watch
 
 ENTRIES = list(catalogue().values())
 INJECTED = [entry for entry in ENTRIES if entry.failure.inject]
-SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow(reason="a repetition with another seed")) for seed in (1, 2)))
+SEEDS = (0, pytest.param(1, marks=pytest.mark.slow(reason="a repetition with another seed")))
 
 EVERYTHING = Simulation(
     dataset="moons", samples=88, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
