@@ -236,6 +236,7 @@ def test_lint_reports_a_gradient_penalty_without_graph(lint_reports, penalty, op
     [
         ("create_graph=True", "((norm - 1) ** 2).mean()"),
         ("retain_graph=True, create_graph=self.training", "((norm - 1) ** 2).mean()"),
+        ("**options", "((norm - 1) ** 2).mean()"),
         ("retain_graph=True", "norm.mean().item()"),
         ("retain_graph=True", "((scores - 1) ** 2).mean()"),
     ],

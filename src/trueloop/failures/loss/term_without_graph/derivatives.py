@@ -47,7 +47,12 @@ def _is_derivative_of_output(call: Op, models: dict[int, Op]) -> bool:
     create_graph = call.arguments.get("create_graph", call.arguments.get("4"))
     outputs = call.arguments.get("outputs", call.arguments.get("0"))
     inputs = call.arguments.get("inputs", call.arguments.get("1"))
-    if (create_graph is not None and create_graph.constant() is not False) or outputs is None or inputs is None:
+    may_create_graph = (
+        any(each.arg is None for each in call.node.keywords)
+        if create_graph is None
+        else create_graph.constant() is not False
+    )
+    if may_create_graph or outputs is None or inputs is None:
         return False
     texts = [ast.unparse(each.node) if isinstance(each.node, ast.AST) else "" for each in (outputs, inputs)]
     if _LOSS_NAME.search(texts[0]) or _PARAMETERS.search(texts[1]) or inputs.kind is ValueKind.PARAMETERS:
