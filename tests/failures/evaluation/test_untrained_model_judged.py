@@ -176,3 +176,81 @@ def test_lint_reports_untrained_models_in_the_loop(lint_reports, name):
 @pytest.mark.parametrize("name", CORRECT)
 def test_lint_accepts_models_that_got_weights(lint_is_clean, name):
     lint_is_clean(HEAD.replace("{mark}", "") + CORRECT[name], "EVL033")
+
+
+FUNCTIONAL = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, grad, grad_and_value
+
+x = torch.randn(400, 10)
+y = x[:, :3].argmax(1)
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 3))
+
+def loss_of(weights, x, y):
+    return F.cross_entropy(functional_call(model, weights, (x,)), y)
+
+@torch.no_grad()
+def accuracy(predict):
+    return (predict(x[320:]).argmax(1) == y[320:]).float().mean().item()
+
+weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+"""
+UPDATES = """
+for rows in torch.randperm(320).split(32):
+    slopes = grad(loss_of)(weights, x[rows], y[rows])
+    weights = {name: p - 0.1 * slopes[name] for name, p in weights.items()}
+"""
+FUNCTIONAL_FAULTY = {
+    "by a transform": FUNCTIONAL + UPDATES + "print(accuracy(model))  # <- EVL033\n",
+    "in each epoch": FUNCTIONAL
+    + "step = grad_and_value(loss_of)\nfor epoch in range(3):\n"
+    + "    slopes, loss = step(weights, x[:320], y[:320])\n"
+    + "    weights = {name: p - 0.1 * slopes[name] for name, p in weights.items()}\n"
+    + "    print(accuracy(model))  # <- EVL033\n",
+    "by autograd.grad": FUNCTIONAL.replace(".clone()", ".clone().requires_grad_()")
+    + "for rows in torch.randperm(320).split(32):\n"
+    + "    loss = F.cross_entropy(functional_call(model, weights, (x[rows],)), y[rows])\n"
+    + "    slopes = torch.autograd.grad(loss, list(weights.values()))\n"
+    + "    weights = {n: (p - 0.1 * s).detach().requires_grad_() for (n, p), s in zip(weights.items(), slopes)}\n"
+    + "with torch.no_grad():\n    print((model(x[320:]).argmax(1) == y[320:]).float().mean())  # <- EVL033\n",
+}
+FUNCTIONAL_FAULTY["by autograd.grad"] = FUNCTIONAL_FAULTY["by autograd.grad"].replace(
+    "def loss_of(weights, x, y):\n    return F.cross_entropy(functional_call(model, weights, (x,)), y)\n", ""
+)
+
+
+@pytest.mark.parametrize("script", FUNCTIONAL_FAULTY.values(), ids=FUNCTIONAL_FAULTY)
+def test_lint_reports_a_module_without_its_trained_weights(lint_reports, script):
+    lint_reports(script)
+
+
+FUNCTIONAL_CORRECT = {
+    "judged with the trained weights": FUNCTIONAL
+    + UPDATES
+    + "print(accuracy(lambda x: functional_call(model, weights, (x,))))\n",
+    "judged with and without": FUNCTIONAL
+    + UPDATES
+    + "print(accuracy(model), accuracy(lambda x: functional_call(model, weights, (x,))))\n",
+    "judged before the training": FUNCTIONAL + "print(accuracy(model))\n" + UPDATES,
+    "written back": FUNCTIONAL + UPDATES + "model.load_state_dict(weights)\nprint(accuracy(model))\n",
+    "copied back": FUNCTIONAL
+    + UPDATES
+    + "with torch.no_grad():\n    for name, p in model.named_parameters():\n        p.copy_(weights[name])\n"
+    + "print(accuracy(model))\n",
+    "fast weights of a module that is trained": FUNCTIONAL
+    + "optimizer = torch.optim.Adam(model.parameters())\n"
+    + UPDATES
+    + "print(accuracy(model))\n",
+    "changed in place": FUNCTIONAL.replace("{name: p.detach().clone() for name, p in model.named_parameters()}",
+    "dict(model.named_parameters())")
+    + "for rows in torch.randperm(320).split(32):\n    slopes = grad(loss_of)(weights, x[rows], y[rows])\n"
+    + "    with torch.no_grad():\n        for name, p in weights.items():\n            p -= 0.1 * slopes[name]\n"
+    + "print(accuracy(model))\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", FUNCTIONAL_CORRECT.values(), ids=FUNCTIONAL_CORRECT)
+def test_lint_accepts_a_module_with_other_weights(lint_is_clean, script):
+    lint_is_clean(script)

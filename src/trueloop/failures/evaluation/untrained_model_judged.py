@@ -23,7 +23,9 @@ How it is detected
     Only the linter finds it, from the source code: a model with random weights is called without gradients, and its
     output is compared with labels or gives a loss or a metric. It is in no optimizer, nothing loads, copies or changes
     its weights, no backward pass depends on its output, and it is passed to no unknown code. It must be created after
-    the training, or the program must judge no trained model. Models named after a baseline are left out.
+    the training, or the program must judge no trained model. Models named after a baseline are left out. The weights
+    that `torch.func.functional_call` gets are no weights of the model: a module that only runs with others while they
+    are trained, and without them when it is judged, is reported too.
 
 References
     Saving and loading models, https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
@@ -46,17 +48,25 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _BASELINE: Final = re.compile(r"rand|baseline|untrained|init|scratch|before|dummy|chance|prior|fresh", re.IGNORECASE)
 _LOADS: Final = re.compile(r"pretrained|weights\s*=(?!=)|functional_call|load_from_checkpoint|load_weights")
+_WRITES: Final = re.compile(
+    r"load_state_dict|copy_\(|\.data\b|torch\.optim|_module_state|setattr|_swap|vector_to_parameters"
+)
 _METRIC: Final = re.compile(r"acc|score|f1|auc|metric|iou|dice|error|loss|crit|precision|recall", re.IGNORECASE)
 _HARMLESS: Final = frozenset((
     "train", "eval", "to", "cuda", "cpu", "half", "float", "double", "forward", "training", "bfloat16",
 ))  # fmt: skip
 """Attributes of a model that do not change its weights."""
+_GRADIENT: Final = re.compile(r"(^|\.)(grad|grad_and_value|value_and_grad|jacrev|backward)$")
+_TRAINING: Final = (OpKind.ESCAPE, OpKind.TORCH_CALL, OpKind.BACKWARD)
+_COPIES: Final = re.compile(r"\.(clone|detach)\(|zeros_like|ones_like|numel")
 _HOLDERS: Final = (ValueKind.PARAMETERS, ValueKind.STATE, ValueKind.SEQUENCE)
 _MAX_VALUES: Final = 2000
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls by which a program judges a model that it did not train."""
+    if "functional_call" in source.text.source:
+        yield from _without_functional_weights(source)
     if _LOADS.search(source.text.source):
         return
     seen = set[int]()
@@ -73,6 +83,65 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if created is not None and is_candidate and _is_untrained(source, call, created, run):
                 seen.add(id(call.subject))
                 yield _hit(call, created, trained[-1])
+
+
+def _without_functional_weights(source: SourceFile) -> Iterator[Hit]:
+    """Yield the calls that judge a module without the weights that were trained by ``functional_call``."""
+    if _WRITES.search(source.text.source):
+        return
+    calls = [each for each in source.nodes_of(ast.Call) if dotted_name(each.func).endswith("functional_call")]
+    trained = {dotted_name(each.args[0]): each for each in calls if len(each.args) > 2}
+    for name, functional in trained.items():
+        if not name or len(calls) > 1 or not _is_differentiated(source, functional):
+            continue
+        for call in source.ops(OpKind.MODEL_CALL):
+            run = source.ops_of_run(call)
+            created = _creation(run, call.subject)
+            if created is None or _names_of(source, created) != {name} or not _follows_training(source, call, run):
+                continue
+            if _is_evaluated(source, call, run) and _keeps_own_weights(source, created, name, functional):
+                passing = (each for each in call.calls if name in map(dotted_name, each.args))
+                yield Hit(
+                    message=f"`{name}` is judged here with the weights that it was created with: "
+                    f"`{ast.unparse(functional)}` trains other tensors, and nothing writes them back.",
+                    node=next(passing, call.node),
+                    related=((functional, "the trained weights are passed here"),),
+                )
+                break
+
+
+def _is_differentiated(source: SourceFile, functional: ast.Call) -> bool:
+    """Return True if the gradients of a function, or of the code, in which a call stands are computed."""
+    function = function_of(source, functional)
+    if any(_GRADIENT.search(dotted_name(each.func)) for each in nodes_in(function, ast.Call)):
+        return True
+    passed = [
+        each.args[0] for each in source.nodes_of(ast.Call) if _GRADIENT.search(dotted_name(each.func)) and each.args
+    ]
+    return isinstance(function, ast.FunctionDef) and any(dotted_name(each) == function.name for each in passed)
+
+
+def _follows_training(source: SourceFile, call: Op, run: Sequence[Op]) -> bool:
+    """Return True if gradients were computed before a call."""
+    earlier = (each for each in run if each.index < call.index and each.kind in _TRAINING)
+    nodes = (
+        node for each in earlier if isinstance(each.node, ast.Call) for node in computed_from(source, each.node.func)
+    )
+    return any(_GRADIENT.search(dotted_name(each.func if isinstance(each, ast.Call) else each)) for each in nodes)
+
+
+def _keeps_own_weights(source: SourceFile, created: Op, name: str, functional: ast.Call) -> bool:
+    """Return True if a program takes copies of a module's weights, and otherwise only calls or passes it."""
+    uses = [
+        each for each in source.nodes_of(ast.Attribute) if dotted_name(each.value) == name and each is not created.node
+    ]
+    copied = [each for each in uses if each.attr in ("named_parameters", "parameters", "state_dict", "named_buffers")]
+    if any(each.attr not in _HARMLESS for each in uses if each not in copied):
+        return False
+    statements = [source.statement_of(each) for each in copied]
+    return bool(copied) and all(
+        isinstance(each, ast.Assign) and _COPIES.search(ast.unparse(each)) for each in statements if each is not None
+    )
 
 
 def _hit(call: Op, created: Op, step: Op) -> Hit:
@@ -169,7 +238,8 @@ def _has_harmless_uses(source: SourceFile, created: Op, names: set[str]) -> bool
 
 
 RULE: Final = Rule(
-    required_words=("backward(", "step(", "no_grad|inference_mode", "==|.eq(|oss(|entropy|core("), find=find
+    required_words=("functional_call|backward(&step(", "no_grad|inference_mode", "==|.eq(|oss(|entropy|core("),
+    find=find,
 )
 
 BAD = """
