@@ -550,3 +550,58 @@ def test_lint_reports_stored_lists_that_are_emptied(lint_reports, script):
 @pytest.mark.parametrize("script", NOT_EMPTIED.values(), ids=NOT_EMPTIED)
 def test_lint_accepts_lists_that_are_copied_or_replaced(lint_codes, script):
     assert "DAT021" not in lint_codes(script)
+
+
+RUN = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state, states, targets = torch.zeros(4), [], []
+for t in range(64):
+    KEEP
+    targets.append(state.sum() + torch.randn(()))
+x, y = torch.stack(states), torch.stack(targets)
+for epoch in range(10):
+    for rows in torch.randperm(64).split(16):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(INPUT).squeeze(1), y[rows])
+        loss.backward()
+        optimizer.step()
+"""
+KEPT = {
+    "in a helper": "(lambda s: states.append(torch.from_numpy(s.numpy())))(state); state += torch.randn(4)",
+    "as one view": "state[t % 4] = torch.randn(()); states.extend([state.view(-1)])",
+}
+
+
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+def test_run_reports_batches_of_equal_samples(run, keep):
+    found = run(RUN.replace("KEEP", keep).replace("INPUT", "x[rows]")).findings
+    assert [(each.code, each.severity.name) for each in found if each.code != "LRN001"] == [("DAT021", "WARNING")]
+    assert "All 16 samples of a batch are equal" in found[0].message
+
+
+WITH_CODES = """
+class Net(nn.Sequential):
+    def forward(self, x, codes=0):
+        return super().forward(x + codes)
+
+codes = torch.randn(64, 4)
+model.__class__ = Net
+"""
+OTHERS = {
+    "copies": ("state += torch.randn(4); states.append(state.clone())", "x[rows]"),
+    "a distribution without inputs": ("states.append(torch.ones(4))", "x[rows]"),
+    "noise that is added": ("states.append(torch.arange(4.0))", "x[rows] + torch.rand(16, 4)"),
+    "coordinates, and a code for each sample": ("states.append(torch.arange(4.0))", "x[rows], codes[rows]"),
+}
+
+
+@pytest.mark.parametrize(("keep", "inputs"), OTHERS.values(), ids=OTHERS)
+def test_run_accepts_other_batches(run, keep, inputs):
+    script = RUN.replace("KEEP", keep).replace("INPUT", inputs).replace("for epoch", f"{WITH_CODES}for epoch")
+    found = run(script).findings
+    assert not [each for each in found if each.code == "DAT021"]

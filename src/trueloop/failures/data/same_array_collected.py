@@ -20,9 +20,13 @@ When this is fine
     - The program reads the list and empties it before the array changes again.
 
 How it is detected
-    Only the linter finds it: a loop appends a variable, which was created as an array before the loop, and changes it
-    in place, but never assigns it, or writes to it with ``out=``; the list is stacked or converted to a tensor
-    elsewhere. Or a class changes an array of its object in place, never assigns a new one in the same method, and
+    In a run, the sanitizer compares the samples of the batches that a model is trained on. It reports a model whose
+    samples were all equal in 16 batches of 8 or more in a row, while their targets differed, and whose answers
+    were equal too. Samples of a single number, and of equal numbers, are left out.
+
+    The linter finds loops: one appends a variable, which was created as an array before the loop, and changes it in
+    place, but never assigns it, or writes to it with ``out=``; the list is stacked or converted to a tensor elsewhere.
+    Or a class changes an array of its object in place, never assigns a new one in the same method, and
     returns it from a method, directly, through another method or property, or as a view; and a loop or function stores
     the result in a list, a deque, a dataclass or a buffer of the program that keeps what it gets. Or a list is appended
     to another one, and emptied by ``clear()`` for the next entry.
@@ -36,15 +40,25 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import enclosing_definition
 from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, function_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, is_none, nodes_in
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import LossGraphRead, ModelCalled, WatchEnded
+from trueloop.tracing.row_digests import has_storage
+
+if TYPE_CHECKING:
+    from trueloop.tracing.trackers.learning_progress import LearningProgress
+
+MIN_SAMPLES: Final = 8
+BATCHES: Final = 16
+MAX_NUMBERS: Final = 1 << 20  # of a batch whose samples are compared
 
 _CREATORS: Final = frozenset((
     "arange", "array", "empty", "full", "linspace", "ones", "rand", "randint", "randn", "tensor", "uniform", "zeros",
@@ -64,6 +78,65 @@ _SIZED: Final = frozenset(("standard_normal", "random", "rand", "randn"))
 _MAX_PARTS: Final = 32
 _Loop = ast.For | ast.While
 _Methods = dict[str, ast.FunctionDef]
+
+
+class Detector(BaseDetector):
+    """Finds batches whose samples are all equal, while their targets differ."""
+
+    progress: "LearningProgress"
+
+    def __init__(self) -> None:
+        self._equal, self._called = 0, False
+        """Number of batches in a row of equal samples, and whether the latest call of a model had such a batch."""
+        self._samples, self._first_update = 0, 0
+        """Size of the latest such batch, and the update in which there were enough of them; 0 = there were not."""
+        self._location: CodePosition | None = None
+        self._judged = False
+
+    def on_model_called(self, event: ModelCalled) -> None:
+        """Compare the samples of a batch, and the answers for them."""
+        if not event.has_graph or event.recomputed:
+            return
+        self._called = _all_equal(event.inputs) and _all_equal(event.output, numbers=1, tolerance=1e-4)
+        if self._called:
+            self._samples, self._location = len(event.inputs), event.location
+
+    def on_loss_graph_read(self, event: LossGraphRead) -> None:
+        """Count batches whose targets differ."""
+        targets = [each.targets for each in event.live_losses if each.targets.is_cpu and each.targets.dim()]
+        if any(len(each) >= MIN_SAMPLES and bool((each[1:] != each[:1]).any()) for each in targets):
+            self._judged, self._equal = True, self._equal + 1 if self._called else 0
+            if self._equal == BATCHES and not self._first_update:
+                self._first_update, self.progress.cause_reported = event.update, True
+
+    def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
+        """Return evidence if the latest batches consisted of equal samples."""
+        if not self._first_update:
+            return None
+        return Evidence(
+            message=f"All {self._samples} samples of a batch are equal, but their targets differ, in {BATCHES} batches "
+            "in a row: what is stored for each sample is one array, which changes in place.",
+            location=self._location,
+            first_update=self._first_update,
+        )
+
+    def inconclusive(self) -> str:
+        """Return the reason if no batch could be judged."""
+        return "" if self._judged else "no loss with different targets was read"
+
+
+def _all_equal(batch: object, numbers: int = 2, tolerance: float = 0.0) -> bool:
+    """Return True if all samples are equal and consist of different numbers."""
+    from torch import Tensor
+
+    if not isinstance(batch, Tensor) or not has_storage(batch) or not batch.is_cpu or batch.ndim < 2:
+        return False
+    if len(batch) < MIN_SAMPLES or batch[0].numel() < numbers or batch.numel() > MAX_NUMBERS:
+        return False
+    rows = batch.detach().flatten(1)
+    if not rows[1].allclose(rows[0], tolerance, tolerance) or not rows.allclose(rows[:1], tolerance, tolerance):
+        return False
+    return numbers == 1 or bool(rows[0].amin() < rows[0].amax())
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -545,4 +618,5 @@ FAILURE = Failure(
     good=changed(BAD, {"states.append(state)": "states.append(state.clone())"}),
     fix="Store a copy: append(state.clone()), or append(state.copy()) with NumPy.",
     rule=RULE,
+    detector=Detector,
 )
