@@ -31,6 +31,7 @@ plt.plot(train_accs, label='Train accuracy')
     "no figure": "torch.save(train_model, 'test.pt')",
     "several values": "print('test', train_loss, val_loss)",
     "a table of the other part": "val_rows['train_loss'] = train_loss",
+    "labels behind the figures": "torch.save(model, f'{epoch}_{train_loss:.3f}loss(train)_{val_loss:.3f}loss.pt')",
     "two kinds of held-out data": "writer.add_scalar('Loss/test', val_loss, epoch)",
 }
 

@@ -149,6 +149,23 @@ for x, y in batches:
     print(norms(model.parameters()))
     shrink(model.parameters())
 """,
+    "created in each call of a method of a class with a step": HEAD
+    + """
+class Server:
+    def step(self, states, weights):
+        self.states = self.clients_step(states, weights)
+
+    def clients_step(self, states, weights):
+        active = zip(states, weights)
+        return [client_step(state, weight) for state, weight in active]
+
+def client_step(state, weight):
+    for epoch in range(3):
+        model.zero_grad()
+        model(state).sum().backward()
+        optimizer.step()
+    return state
+""",
     "created by the function that reads it": HEAD
     + """
 def report():

@@ -226,6 +226,16 @@ for start in range(0, 90):
     total[start:start + 10] += window
     total[..., 0] += 1
 """,
+    "one random position at a time": """
+def spikes(signal, count):
+    length = len(signal)
+    total = np.zeros(length)
+    for _ in range(count):
+        place, other = np.random.randint(0, length), np.random.randint(len(signal))
+        total[place] += 1
+        total[other] += 1
+    return total
+""",
     "two numbers": """
 def link(pair):
     a, b = pair

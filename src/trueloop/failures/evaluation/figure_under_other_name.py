@@ -33,7 +33,6 @@ References
 import ast
 import re
 from collections.abc import Iterator, Set
-from itertools import pairwise
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, without_conversions
@@ -191,8 +190,11 @@ def _named_figures(node: Any) -> Iterator[tuple[set[str], ast.expr]]:
     """Yield each value that gets a name, with the words of that name."""
     match node:
         case ast.JoinedStr(values=parts):
-            texts = pairwise(parts)
-            pairs: list[tuple[Any, ast.expr]] = [(e, v.value) for e, v in texts if isinstance(v, ast.FormattedValue)]
+            pairs: list[tuple[Any, ast.expr]] = [
+                (_label_before(parts, number), each.value)
+                for number, each in enumerate(parts)
+                if number and isinstance(each, ast.FormattedValue)
+            ]
         case ast.Call(func=func, args=args) if _SHOWING.fullmatch(last_name(func)):
             figures = [each for each in args if not _texts(each)]
             named = [each for each in args if _texts(each)]
@@ -205,6 +207,14 @@ def _named_figures(node: Any) -> Iterator[tuple[set[str], ast.expr]]:
         figure = without_conversions(value)
         if label is not None and isinstance(figure, ast.Name | ast.Attribute):
             yield {word for text in (*_texts(label), *_path(label)) for word in name_words(text)}, figure
+
+
+def _label_before(parts: list[ast.expr], number: int) -> ast.expr:
+    """Return the part before a figure, without a word that directly follows the figure before: ``{a}loss_{b}``."""
+    label = parts[number - 1]
+    if number > 1 and isinstance(label, ast.Constant) and isinstance(parts[number - 2], ast.FormattedValue):
+        return ast.Constant(re.sub(r"^[^\W_][^\s,;|_/]*", "", str(label.value)))
+    return label
 
 
 def _texts(node: ast.AST) -> list[str]:

@@ -151,11 +151,14 @@ def _made_as_in_training(source: SourceFile) -> Iterator[Hit]:
     for function in known.functions.values():
         made = [each for each in nodes_in(function, ast.Call) if "DataLoader" in last_name(each.func)]
         options = [each.value for loader in made for each in loader.keywords if each.arg == "drop_last"]
+        sizes = [each.value for loader in made for each in loader.keywords if each.arg == "batch_size"]
+        sizes += [loader.args[1] for loader in made if len(loader.args) > 1]
         calls = known.calls.get(function.name, []) if len(made) == len(options) == 1 else []
         dropping = [each for each in calls if _is_true(_option(source, function, each, options[0]))]
         parts = [part_of_call(source, each) for each in dropping]
         for call, part in zip(dropping, parts, strict=True):
-            if part == "held out" and "train" in parts:
+            is_single = any(integer(_option(source, function, call, each)) == 1 for each in sizes)
+            if part == "held out" and "train" in parts and not is_single:
                 yield Hit(
                     message=f"`{function.name}` makes this held-out loader as the one of the training, with "
                     "`drop_last=True`: it leaves out the samples that do not fill a batch.",

@@ -117,8 +117,11 @@ def _is_iterated_once(source: SourceFile, value: ast.expr) -> bool:
 def _repeating_loop(source: SourceFile, node: ast.AST, bound: ast.Assign) -> ast.AST | None:
     """Return a loop around a node, or around the call of its function, that does not create the generator."""
     owner = function_of(source, bound)
+    is_local = not isinstance(owner, ast.Module) and owner is function_of(source, node)  # each call creates it again
     for loops in enclosing_loops(source, node):
         for loop in loops:
+            if is_local and not encloses(owner, loop):
+                continue
             if not _runs_once(loop) and not encloses(loop, bound) and not _calls(source, loop, owner):
                 return loop
     return None

@@ -169,10 +169,8 @@ def _traits_of_call(source: SourceFile, node: ast.Call, depth: int) -> set[str]:
     if name in _UNIQUE or name in ("int", "item", "len", "bool") or name.startswith("is"):
         return {DISTINCT}
     if name in _REPEATING:
-        draws = [*node.args, *(each.value for each in node.keywords)]
-        is_array = name != "randint" or any(
-            isinstance(e, ast.Tuple | ast.List) or "len" in ast.unparse(e) for e in draws
-        )
+        sizes = [each for each in node.args if isinstance(each, ast.Tuple | ast.List)] or node.args[2:]
+        is_array = name != "randint" or bool(sizes) or any(each.arg == "size" for each in node.keywords)
         return {ARRAY, REPEATS} if is_array else set()
     if name in ("floor", "round", "floor_"):  # cells of a grid
         rounded = node.args[0] if node.args else node.func.value if isinstance(node.func, ast.Attribute) else node
