@@ -292,6 +292,13 @@ adam = torch.optim.Adam(second.parameters(), lr=0.002)
 adam.load_state_dict(state["optimizer"])
 fit(second, adam, x.mean(1, keepdim=True), torch.optim.lr_scheduler.OneCycleLR(adam, 0.002, total_steps=10))
 """,
+    "the best state, before the test": """
+optimizer.load_state_dict(state["optimizer"])
+first.load_state_dict(state["model"])
+with torch.no_grad():
+    print(nn.functional.mse_loss(first(x), x.sum(1, keepdim=True)))
+fit(second, torch.optim.Adam(second.parameters(), lr=0.01), x.mean(1, keepdim=True))
+""",
     "in a function that sets the rate": """
 def tune(rate):
     adam = torch.optim.Adam(second.parameters(), lr=rate)

@@ -368,6 +368,11 @@ def test_lint_accepts_constant_seeds_of_workers_where_other_samples_get_the_numb
     lint_is_clean(WORKER_SEEDS.format(seeding=CONSTANT_SEEDS["a function"], options=options))
 
 
+def test_lint_accepts_the_first_word_in_workers_that_are_started_once(lint_is_clean):
+    seeding = CONSTANT_SEEDS["the first word of the state"].replace("  # <- DAT005", "")
+    lint_is_clean(WORKER_SEEDS.format(seeding=seeding, options="persistent_workers=True, worker_init_fn=init"))
+
+
 ALL_WORKERS = {
     "a constant": """
 def init(worker_id):

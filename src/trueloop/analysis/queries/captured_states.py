@@ -72,6 +72,7 @@ def loads_without_scheduler(source: SourceFile) -> Iterator[tuple[Op, Op, bool]]
             _is_scheduled(source, load.subject)
             and not _sets_rate_after(source, load)
             and not _has_new_rate(saves, load)
+            and not _ends_training(source, load)
         ):
             yield load, save, is_saved
 
@@ -89,6 +90,13 @@ def _sets_rate_after(source: SourceFile, load: Op) -> bool:
     block = source.block(load.statement)
     later = block[block.index(load.statement) + 1 :] if load.statement in block else []
     return any(sets_in_groups(each, name) for each in later for name in ("lr", "initial_lr"))
+
+
+def _ends_training(source: SourceFile, load: Op) -> bool:
+    """Return True for a load between the last step of a program and its end, as of the best weights for the test."""
+    run = source.ops_of_run(load)
+    steps = [each.index for each in run if each.kind is OpKind.STEP and each.subject.may_alias(load.subject)]
+    return bool(steps) and max(steps) < load.index
 
 
 def _has_new_rate(saves: list[tuple[Op, set[ValueKind]]], load: Op) -> bool:

@@ -87,12 +87,18 @@ def find_first_words(source: SourceFile) -> Iterator[Hit]:
     PyTorch has seeded NumPy from several numbers before, and this word is then a constant. In older versions it is a
     copy from the main process, where it hardly changes either.
     """
-    given = [e.value for call in source.all_calls for e in call.keywords if e.arg == "worker_init_fn"]
+    loaders = [{e.arg: e.value for e in call.keywords} for call in source.all_calls]
+    loaders = [each for each in loaders if "worker_init_fn" in each]
+    if loaders and all(_is_persistent(each) for each in loaders):
+        return  # the workers are started once
+    given = [each["worker_init_fn"] for each in loaders]
     functions = [function for each in given for function in _functions(source, each)]
     for call in definitions(source).calls.get("seed", []):
         is_named = "worker" in getattr(function_of(source, call), "name", "")
         is_worker = is_named or any(encloses(each, call) for each in functions)
         values = [each for part in call.args for each in computed_from(source, part)] if is_worker else []
+        if not loaders and source.is_used_elsewhere(call):  # judged with the file that makes the loader
+            continue
         is_first = any(isinstance(e, ast.Subscript) and _FIRST_WORD.search(ast.unparse(e)) for e in values)
         if is_first and not any(_CHANGING.search(last_name(each).replace("get_state", "")) for each in values):
             yield Hit(
@@ -104,11 +110,15 @@ def find_first_words(source: SourceFile) -> Iterator[Hit]:
 
 def _is_trained(source: SourceFile, loader: ast.Call, options: dict[str | None, ast.expr]) -> bool:
     """Return True for a loader of training samples, in workers that are started again for each epoch."""
-    workers, persistent = (options.get(name) for name in ("num_workers", "persistent_workers"))
+    workers = options.get("num_workers")
     has_workers = workers is not None and not (isinstance(workers, ast.Constant) and not workers.value)
-    is_persistent = persistent is not None and not (isinstance(persistent, ast.Constant) and not persistent.value)
     is_training = _is_shuffled(options) or "train" in ast.unparse(source.statement_of(loader))
-    return has_workers and not is_persistent and is_training
+    return has_workers and not _is_persistent(options) and is_training
+
+
+def _is_persistent(options: dict[str | None, ast.expr]) -> bool:
+    persistent = options.get("persistent_workers")
+    return persistent is not None and not (isinstance(persistent, ast.Constant) and not persistent.value)
 
 
 def _is_shuffled(options: dict[str | None, ast.expr]) -> bool:
