@@ -648,3 +648,24 @@ def test_ids_of_one_index_are_accepted(lint_is_clean, rest):
 def test_sorted_classes_of_each_part_are_accepted(lint_is_clean):
     script = INDEX.replace("{mark}", "").replace("ItemIndex", "ClassTable")
     lint_is_clean(script + "test_pairs = ClassTable(test).transform(test)\n", "DAT026")
+
+
+RANKS = """
+import numpy as np
+
+def roc_auc(labels, values):
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return ranks[labels > 0].sum()
+
+def quantiles(scores):
+    _, place = np.unique(scores, return_inverse=True)
+    return place / len(scores)
+
+print(roc_auc(train_labels, model(train_x)), roc_auc(test_labels, model(test_x)))
+print(quantiles(model(train_x)), quantiles(model(test_x)))
+"""
+
+
+def test_lint_accepts_ranks_of_scores(lint_is_clean):
+    lint_is_clean(RANKS)

@@ -26,6 +26,9 @@ _PART: Final = re.compile(
 )
 
 
+_SCORES: Final = re.compile(r"score|pred|prob|logit|dist|weight", re.IGNORECASE)
+
+
 class Numbering(NamedTuple):
     """A place at which names get numbers of their own."""
 
@@ -101,7 +104,7 @@ def _by_calls(source: SourceFile) -> Iterator[Numbering]:
             made = [last_name(e.func) for e in origins(source, owner) if isinstance(e, ast.Call)]
             if set(made) & ENCODERS:
                 yield Numbering(min(set(made) & ENCODERS), call, call.args[0], "", gives_mapping=False)
-        elif name == "factorize" or (name == "unique" and any(e.arg == "return_inverse" for e in call.keywords)):
+        elif name == "factorize" or (name == "unique" and _numbers_names(call)):
             is_method = not call.args and owner is not None
             if is_method or call.args:
                 yield Numbering(name, call, owner if is_method else call.args[0], "", gives_mapping=False)  # type: ignore[arg-type]
@@ -123,6 +126,13 @@ def _by_calls(source: SourceFile) -> Iterator[Numbering]:
                 yield Numbering("codes", each, names, "", gives_mapping=False)
             case _:
                 pass
+
+
+def _numbers_names(call: ast.Call) -> bool:
+    """Return True for ``unique(names, return_inverse=True)``, but not where the ranks of scores are counted."""
+    options = {each.arg for each in call.keywords}
+    is_rank = "return_counts" in options or any(_SCORES.search(ast.unparse(each)) for each in call.args[:1])
+    return "return_inverse" in options and not is_rank
 
 
 def _by_dictionaries(source: SourceFile) -> Iterator[Numbering]:
