@@ -652,6 +652,7 @@ def test_sorted_classes_of_each_part_are_accepted(lint_is_clean):
 
 RANKS = """
 import numpy as np
+import torch
 
 def roc_auc(labels, values):
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -662,8 +663,12 @@ def quantiles(scores):
     _, place = np.unique(scores, return_inverse=True)
     return place / len(scores)
 
-print(roc_auc(train_labels, model(train_x)), roc_auc(test_labels, model(test_x)))
-print(quantiles(model(train_x)), quantiles(model(test_x)))
+def evaluate(model, x, y):
+    answers = model(x).detach().numpy()
+    return roc_auc(y, answers), quantiles(answers)
+
+print(evaluate(model, train_x, train_y))
+print(evaluate(model, test_x, test_y))
 """
 
 
