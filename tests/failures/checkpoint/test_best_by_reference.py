@@ -621,3 +621,83 @@ def probe(other):
     (finding,) = lint_reports(imports + body)
     text = apply_fixes(SourceText(imports + body), [finding.autofix])[0].source
     assert text == fixed + body.replace("net.state_dict()", f"{call}(net.state_dict())")
+
+
+HOOKS = """
+import copy
+import torch
+
+HOOKS = []
+
+def on_epoch_end(fn):
+    HOOKS.append(fn)
+    return fn
+
+@on_epoch_end
+def keep(state):
+    model = state["model"]
+    if state["val"] > state.get("best_val", 0.0):
+        state["best_val"] = state["val"]
+        state["best_weights"] = model.state_dict()  # <- CKP001
+
+@on_epoch_end
+def finish(state):
+    if state["epoch"] == 9:
+        state["model"].load_state_dict(state["best_weights"])
+
+def train(state, optimizer):
+    for state["epoch"] in range(10):
+        optimizer.zero_grad()
+        state["loss"](state["model"]).backward()
+        optimizer.step()
+        for hook in HOOKS:
+            hook(state)
+"""
+CALLBACK = """
+class KeepBest(Callback):
+    def __init__(self):
+        self.best, self.best_state = float("inf"), None
+
+    def on_validation_end(self, trainer):
+        if trainer.val_loss < self.best:
+            self.best = trainer.val_loss
+            self.best_state = trainer.model.state_dict()  # <- CKP001
+
+    def on_fit_end(self, trainer):
+        trainer.model.load_state_dict(self.best_state)
+
+def step(trainer, batch):
+    trainer.optimizer.zero_grad()
+    trainer.loss(batch).backward()
+    trainer.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("script", [HOOKS, "import torch\nfrom lib import Callback\n" + CALLBACK])
+def test_lint_reports_states_that_callbacks_keep(lint_reports, script):
+    lint_reports(script)
+
+
+NO_LIVE_STATES = {
+    "a copy": (HOOKS, {"model.state_dict()  # <- CKP001": "copy.deepcopy(model.state_dict())"}),
+    "copied tensors": (
+        HOOKS,
+        {"model.state_dict()  # <- CKP001": "{k: v.clone() for k, v in model.state_dict().items()}"},
+    ),
+    "of an averaged model": (HOOKS, {'model = state["model"]': 'ema = state["ema"]', "= model.state": "= ema.state"}),
+    "the latest state": (HOOKS, {'    if state["val"] > state.get("best_val", 0.0):\n': "    if True:\n"}),
+    "a new model for each trial": (
+        HOOKS + "for size in range(3):\n    model = torch.nn.Linear(2, size)\n    train({'model': model}, optimizer)\n",
+        {},
+    ),
+    "saved to a file": (HOOKS, {'state["best_weights"])': 'torch.load("best.pt"))'}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_LIVE_STATES)
+def test_lint_accepts_other_states_of_callbacks(lint_is_clean, name):
+    script, changes = NO_LIVE_STATES[name]
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    lint_is_clean(script.replace("  # <- CKP001", ""), "CKP001")

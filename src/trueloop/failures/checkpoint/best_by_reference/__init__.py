@@ -31,11 +31,12 @@ How it is detected
     ``v.detach().cpu()`` on a CPU, is reported when it is loaded, if every tensor shares memory with its parameter and
     the weights have changed since every call of ``state_dict()``. It also reports a line that creates a third
     state_dict of one model while the first two still exist, if all of them share its memory, were created at different
-    updates, and were not saved or loaded. The linter reports four cases: a state_dict that is stored where a best value
+    updates, and were not saved or loaded. The linter reports these cases: a state_dict that is stored where a best value
     is updated, and used after the training loop or in a later iteration, or a list or dictionary of parameters or of
     arrays that share their memory in its place, also from a function or by ``.cpu()`` in a program that uses no other
     device; a state_dict that is loaded into its own model
-    after the weights have changed; and states that a loop collects from a model that it trains. It follows a state
+    after the weights have changed; and states that a loop collects from a model that it trains. It warns of a state
+    that one function, such as a callback, keeps where a value improves, and another one loads. It follows a state
     through shallow copies, attributes, variables of closures, containers and dataclasses, also in other files. A
     state_dict that is deep-copied too late is not detected.
 
@@ -46,8 +47,10 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from trueloop.analysis.abstract_value import COPY, ValueKind
 from trueloop.analysis.operations import Op, OpKind
@@ -55,11 +58,13 @@ from trueloop.analysis.queries.captured_states import contains_state, deepcopy_f
 from trueloop.analysis.queries.modes import is_training_step, may_recreate_model
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
-from trueloop.failures.checkpoint.best_by_reference.best_branches import is_best_checkpoint
+from trueloop.failures.checkpoint.best_by_reference.best_branches import is_best_checkpoint, kept_by_callbacks
 from trueloop.failures.checkpoint.best_by_reference.collected_parameters import collected_parameters
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import Event
+
+_UPDATES: Final = re.compile(r"\.backward\(|\.step\(")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -117,6 +122,7 @@ class Detector(BaseDetector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield captures of a model's state_dict that are used after its weights have changed."""
     uses = [(each, value) for each in source.ops(OpKind.LOAD_STATE_DICT, OpKind.SAVE) for value in each.inputs]
+    reported = set[int]()
     for capture in source.ops(OpKind.STATE_DICT):
         state = capture.result
         if capture.subject.kind is not ValueKind.MODEL or state is None:
@@ -125,6 +131,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if use.entry_point != capture.entry_point or use.index < capture.index or not contains_state(value, state):
                 continue
             if change := _find_change(source, capture, use):
+                reported.add(id(capture.node))
                 yield Hit(
                     message=f"`{source.text.segment(capture.node)}` is not a copy: it shares memory with the weights, "
                     "which change before it is used.",
@@ -136,6 +143,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
         else:
             yield from _collected(source, capture)
     yield from collected_parameters(source)
+    for state, load in kept_by_callbacks(source) if source.mentions(_UPDATES) else ():
+        if id(state) not in reported:
+            yield Hit(
+                message=f"`{source.text.segment(state)}` is not a copy: it shares memory with the weights, which the "
+                "following updates change before it is loaded.",
+                node=state,
+                related=((load, "loaded here"),),
+                fix=deepcopy_fix(source, state),
+                severity=Severity.WARNING,
+            )
 
 
 def _collected(source: SourceFile, capture: Op) -> Iterator[Hit]:

@@ -1,14 +1,17 @@
 """Decides whether a program stores a state where a metric improves, so that later states must not replace it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Branch, Loop, Op
+from trueloop.analysis.queries.batch_loops import assigned_pairs
 from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.source_file import SourceFile
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, is_none, nodes_in
 
 _ORDERINGS: Final = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 _PATHS: Final = (ast.Name, ast.Attribute, ast.Subscript)
@@ -31,6 +34,72 @@ def is_best_checkpoint(source: SourceFile, capture: Op, loop: Loop) -> bool:
             if (_read_paths(compared) & stored and not _counts(source, capture, compared)) or _is_extreme(compared):
                 return True
     return False
+
+
+def kept_by_callbacks(source: SourceFile) -> Iterator[tuple[Any, ast.Call]]:
+    """Yield states that a function keeps where a metric improves, for another one to load, and the load.
+
+    The loops that call such functions need not be known: ``self.best_state = model.state_dict()``.
+    """
+    loads = {_item(each.args[0]): each for each in source.all_calls if _is_load(each)}
+    stored = [each for each in source.nodes_of(ast.Assign) if _item(each.targets[0]) in loads.keys() - {""}]
+    for node in stored:
+        others = [each.value for each in stored if _item(each.targets[0]) == _item(node.targets[0])]
+        branch = next((each for each in enclosing_nodes(source, node) if isinstance(each, ast.If)), None)
+        if branch is None or not all(_is_state(each) or is_none(each) for each in others) or is_none(node.value):
+            continue
+        arm = branch.body if any(each is node for each in branch.body) else []
+        paths = {path for statement in arm for path in _assigned(statement)}
+        compared = [each for each in nodes_in(branch.test, ast.Compare) if isinstance(each.ops[0], _ORDERINGS)]
+        read = {ast.unparse(side) for each in compared for part in (each.left, *each.comparators)
+                for side in nodes_in(part, *_PATHS)}  # fmt: skip
+        read |= {_item(each.args[0]) for each in nodes_in(branch.test, ast.Call) if each.args}  # ctx.get("best", 0.0)
+        load = loads[_item(node.targets[0])]
+        if paths & read - {""} and _is_one_model(source, node.value.func.value, load.func.value):  # type: ignore[attr-defined]
+            yield node.value, load
+
+
+def _is_one_model(source: SourceFile, kept: ast.expr, loaded: ast.expr) -> bool:
+    """Return True for two variables of one name which gets a new model at most once, and in no loop."""
+    names = {_item(each) or dotted_name(each) for each in (kept, loaded)}
+    made = [
+        each
+        for each in source.nodes_of(ast.Assign)
+        for target, value in assigned_pairs(each)
+        if isinstance(value, ast.Call) and (_item(target) or dotted_name(target)) in names
+    ]
+    in_loops = [each for each in made for e in enclosing_nodes(source, each) if isinstance(e, ast.For | ast.While)]
+    return len(names) == 1 and len(made) < 2 and not in_loops
+
+
+def _is_load(call: ast.Call) -> bool:
+    is_load = isinstance(call.func, ast.Attribute) and call.func.attr == "load_state_dict"
+    return is_load and len(call.args) == 1 and "best" in _item(call.args[0]).lower()
+
+
+def _is_state(node: ast.expr) -> bool:
+    """Return True for ``model.state_dict()`` of a model that is no copy."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="state_dict", value=ast.Name() | ast.Attribute() as model), args=[]):
+            return not re.search(r"best|copy|ema|averag|swa|optim|sched", ast.unparse(model), re.IGNORECASE)
+        case _:
+            return False
+
+
+def _item(node: ast.expr) -> str:
+    """Return the name of an attribute or the key of an item: "best" for ``self.best`` and ``context["best"]``."""
+    if isinstance(node, ast.Subscript):
+        node = node.slice
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _assigned(statement: ast.stmt) -> Iterator[str]:
+    """Yield what a statement assigns, as text, and the keys of items."""
+    for each in nodes_in(statement, *_PATHS):
+        if isinstance(each.ctx, ast.Store):
+            yield from (ast.unparse(each), _item(each))
 
 
 def _arm(source: SourceFile, branch: Branch) -> list[ast.stmt]:
