@@ -233,6 +233,28 @@ for k in torch.randperm(96).split(16):
     wrapped_loss(net(x[k]), y[k]).backward()  # <- GRD009
     optimizer.step()
 """,
+    "computed without gradients": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    with torch.no_grad():
+        out = net(x[k])
+    out.requires_grad_()
+    loss = nn.functional.mse_loss(out, y[k])
+    loss.backward()  # <- GRD009
+    optimizer.step()
+""",
+    "marked at once": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    with torch.no_grad():
+        out = net(x[k]).requires_grad_().cpu()
+    nn.functional.mse_loss(out, y[k]).backward()  # <- GRD009
+    optimizer.step()
+""",
 }
 
 COPIES_OF_THE_OUTPUT_FINE = {
@@ -243,6 +265,30 @@ for k in torch.randperm(96).split(16):
     between = torch.autograd.Variable(make(x[k]).data, requires_grad=True)
     optimizer.zero_grad()
     judge(between).pow(2).mean().backward()
+    optimizer.step()
+""",
+    "features of a frozen part": """
+net, head = nn.Linear(6, 6), nn.Linear(6, 1)
+optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+for k in torch.randperm(96).split(16):
+    optimizer.zero_grad()
+    with torch.no_grad():
+        out = net(x[k])
+    out.requires_grad_()
+    nn.functional.mse_loss(head(out), y[k]).backward()
+    optimizer.step()
+""",
+    "the gradient of the output, for a second pass in parts": """
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for k in torch.randperm(96).split(32):
+    optimizer.zero_grad()
+    with torch.no_grad():
+        out = net(x[k])
+    out.requires_grad_()
+    nn.functional.mse_loss(out, y[k]).backward()
+    for part, slope in zip(k.split(8), out.grad.split(8)):
+        net(x[part]).backward(slope)
     optimizer.step()
 """,
 }

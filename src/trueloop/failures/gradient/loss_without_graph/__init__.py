@@ -31,19 +31,22 @@ References
 """
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix, encloses
+from trueloop.core.source_text import Fix, dotted_name, encloses
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.gradient.loss_without_graph.losses_of_functions import copied_losses
 from trueloop.failures.gradient.loss_without_graph.rewrapped_results import rewrapped_results
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, OptimizerCreated
+
+_PARAMETER: Final = re.compile(r"p$|p\d|\w*(param|weight)|w$|self\.(p|w|param)", re.IGNORECASE)
 
 
 class Detector(BaseDetector):
@@ -86,7 +89,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             gradient_arguments -= {"0"}  # argument 0 is the loss
         leaf = None if gradient_arguments or root.union else _detached_leaf(source, root, backward)
-        leaf = leaf or (None if gradient_arguments else _copied_output(root))
+        leaf = leaf or (None if gradient_arguments else _copied_output(root) or _marked_output(source, root, backward))
         optimized = leaf is not None and any(root is each for optimizer in optimizers for each in optimizer.ancestors())
         if leaf is not None and not optimized and any(each.kind is ValueKind.MODEL for each in root.ancestors(2000)):
             yield Hit(
@@ -153,6 +156,21 @@ def _copied_output(root: AbstractValue) -> Any:
         return None
     outputs = [each for each in leaves if any(v.kind is ValueKind.MODEL for v in each.ancestors())]
     return outputs[0].node if len(outputs) == len(leaves) else None
+
+
+def _marked_output(source: SourceFile, root: AbstractValue, backward: Op) -> Any:
+    """Return the node that marks an output computed under ``no_grad``, if a loss reaches no trained part otherwise."""
+    read = [dotted_name(each.value) for each in source.nodes_of(ast.Attribute) if each.attr == "grad"]
+    if any(each.kind is ValueKind.MODEL for each in root.autograd_graph()) or not all(map(_PARAMETER.match, read)):
+        return None  # the gradient of the output is passed on to the model in a second pass
+    run = source.ops_of_run(backward)
+    outputs = {id(each.result) for each in run if each.kind is OpKind.MODEL_CALL and each.grad is False}
+    marks = {
+        id(each.subject): each.node
+        for each in run
+        if each.kind is OpKind.SET_REQUIRES_GRAD and each.value is True and id(each.subject) in outputs
+    }
+    return next((marks[id(each)] for each in root.ancestors() if id(each) in marks), None)
 
 
 def _is_detached(value: AbstractValue, depth: int = 20) -> bool:
