@@ -31,7 +31,7 @@ How it is detected
     ``v.detach().cpu()`` on a CPU, is reported when it is loaded, if every tensor shares memory with its parameter and
     the weights have changed since every call of ``state_dict()``. It also reports a line that creates a third
     state_dict of one model while the first two still exist, if all of them share its memory, were created at different
-    updates, and were not saved or loaded. The linter reports these cases: a state_dict that is stored where a best value
+    updates, and were not saved or loaded. The linter reports a state_dict that is stored where a best value
     is updated, and used after the training loop or in a later iteration, or a list or dictionary of parameters or of
     arrays that share their memory in its place, also from a function or by ``.cpu()`` in a program that uses no other
     device; a state_dict that is loaded into its own model
