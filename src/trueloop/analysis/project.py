@@ -332,6 +332,21 @@ class Project:
                 if inner.endswith(".py") and inner != origin:
                     yield inner
 
+    def is_imported(self, file: str) -> bool:
+        """Return True if another file that is checked imports a file."""
+        self.read_files.update(self._names)
+        return file in self._imported
+
+    @property
+    def has_several_files(self) -> bool:
+        """Whether more than one file is checked."""
+        return len(self._names) > 1
+
+    @cached_property
+    def _imported(self) -> set[str]:
+        """The files that a file which is checked imports."""
+        return {found for each in self._names for found in self._imports_in(each, self._text(each))}
+
     def calls_imported(self, file: str, text: str) -> bool:
         """Return True for a script: its outermost statements or its main block call what other files define."""
         outermost, _, main = text.partition("\nif __name__ ==")

@@ -68,9 +68,23 @@ class SourceFile:
         self._names = names
 
     def is_in_other_file(self, word: Word) -> bool:
-        """Return True if another file of the project, whose code the program does not run, contains a word."""
-        own = {each.path for each in self.modules}
-        return self._project is not None and self._follows_imports and self._project.is_in_another(word, own)
+        """Return True if another file of the project, whose code the program does not run, contains a word.
+
+        A file that imports none of the others, and that none of them imports, may have nothing to do with them.
+        """
+        if self._project is None:
+            return False
+        is_part = self._follows_imports or self._project.is_imported(self.modules[0].path)
+        return is_part and self._project.is_in_another(word, {each.path for each in self.modules})
+
+    def is_unused(self, name: str) -> bool:
+        """Return True if no file of a project of several files reads a function or class, by its name."""
+        if self._project is None or not self._project.has_several_files:
+            return False
+        read = any(
+            getattr(each, "attr", getattr(each, "id", "")) == name for each in self.nodes_of(ast.Name, ast.Attribute)
+        )
+        return not read and not self._project.is_in_another(name, {each.path for each in self.modules})
 
     def is_used_elsewhere(self, node: Any) -> bool:
         """Return True if another file, whose code the program does not run, uses the function or class of a node.

@@ -402,3 +402,28 @@ def test_lint_reports_loaded_statistics_that_are_never_read(lint_reports, script
 @pytest.mark.parametrize("script", READ.values(), ids=READ)
 def test_lint_accepts_loaded_statistics_that_are_read(lint_codes, script):
     assert "DAT035" not in lint_codes(script)
+
+
+BY_DIMENSIONS = """
+def forward(self, x):
+    if x.dim() == 3:
+        mean = torch.mean(x, (1, 2), keepdim=True)
+        std = torch.std(x, (1, 2), keepdim=True)
+        x = (x - mean) / std
+    {second}:
+        mean = torch.mean(x, (1, 2, 3), keepdim=True)
+        std = torch.std(x, (1, 2, 3), keepdim=True)
+        z = (z - mean) / std
+    return x, z
+"""
+
+
+@pytest.mark.parametrize("second", ["if x.dim() == 4", "elif x.dim() == 4", "else"])
+def test_lint_accepts_the_scaling_of_another_case(lint_codes, second):
+    assert "DAT035" not in lint_codes(HEAD + BY_DIMENSIONS.format(second=second))
+
+
+@pytest.mark.parametrize("second", ["if x.dim() == 3", "if True"])
+def test_lint_reports_a_second_scaling_in_the_same_case(lint_codes, second):
+    text = BY_DIMENSIONS if second != "if True" else BY_DIMENSIONS.replace("if x.dim() == 3", "with torch.no_grad()")
+    assert "DAT035" in lint_codes(HEAD + text.format(second=second))

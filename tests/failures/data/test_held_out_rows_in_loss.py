@@ -176,3 +176,28 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+USABLE = """
+def train(model, x, y, weight, split):
+    optimizer.zero_grad()
+    out = model(x)
+    aux = F.mse_loss(out, weight){mark}
+    valid_indices = {rows}
+    weight_0 = weight[valid_indices]
+    (aux + weight_0.mean()).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "rows",
+    ["torch.where(weight > 0.1)[0]", "y != -1", "~torch.isnan(y)", "(weight >= low) & (weight <= high)"],
+)
+def test_lint_accepts_rows_that_are_valid_by_a_comparison(lint_codes, rows):
+    assert "DAT031" not in lint_codes(HEAD + USABLE.format(rows=rows, mark=""))
+
+
+@pytest.mark.parametrize("rows", ["split['valid']", "torch.rand(9) > 0.8", "torch.arange(90) > 80"])
+def test_lint_reports_rows_that_are_held_out(lint_codes, rows):
+    assert "DAT031" in lint_codes(HEAD + USABLE.format(rows=rows, mark=""))

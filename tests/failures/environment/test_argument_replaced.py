@@ -295,3 +295,67 @@ def test_lint_ignores_other_comparisons(lint_is_clean, changes):
         assert old in script
         script = script.replace(old, new)
     lint_is_clean(script, "ENV011")
+
+
+WITHOUT_EFFECT = {
+    "the only caller passes the constant": """
+class Pair(nn.Module):
+    def __init__(self, size, batch_first=True):
+        super().__init__()
+        self.lstm = nn.LSTM(size, size, batch_first=False)
+pair = Pair(8, batch_first=False)
+""",
+    "a base class that sets attributes by their names": """
+class Settings:
+    def load(self, values):
+        for key, value in values.items():
+            setattr(self, key, value)
+class Own(Settings):
+    def __init__(self, adapters=False):
+        self.adapters = False
+own = Own(adapters=True)
+""",
+    "settings of a library": """
+from transformers import PretrainedConfig
+class Own(PretrainedConfig):
+    def __init__(self, adapters=False, **kwargs):
+        super().__init__(**kwargs)
+        self.adapters = False
+own = Own(adapters=True)
+""",
+}
+WITH_EFFECT = {
+    "one caller passes another value": """
+class Pair(nn.Module):
+    def __init__(self, size, batch_first=True):
+        super().__init__()
+        self.lstm = nn.LSTM(size, size, batch_first=False)  # <- ENV011
+pairs = Pair(8, batch_first=False), Pair(8, batch_first=True)
+""",
+    "one caller relies on the default": """
+class Pair(nn.Module):
+    def __init__(self, size, batch_first=True):
+        super().__init__()
+        self.lstm = nn.LSTM(size, size, batch_first=False)  # <- ENV011
+pairs = Pair(8, batch_first=False), Pair(8)
+""",
+    "a base class that sets one attribute": """
+class Settings:
+    def load(self, value):
+        setattr(self, "rate", value)
+class Own(Settings):
+    def __init__(self, adapters=False):
+        self.adapters = False  # <- ENV011
+own = Own(adapters=True)
+""",
+}
+
+
+@pytest.mark.parametrize("script", WITHOUT_EFFECT.values(), ids=WITHOUT_EFFECT)
+def test_lint_accepts_constants_without_an_effect(lint_codes, script):
+    assert "ENV011" not in lint_codes(HEAD + script)
+
+
+@pytest.mark.parametrize("script", WITH_EFFECT.values(), ids=WITH_EFFECT)
+def test_lint_reports_constants_with_an_effect(lint_reports, script):
+    lint_reports(HEAD + script)

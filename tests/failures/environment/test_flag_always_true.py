@@ -256,3 +256,68 @@ def test_lint_reports_conditions_that_are_always_true(lint_reports, script):
 @pytest.mark.parametrize("script", COMPARED.values(), ids=COMPARED)
 def test_lint_accepts_other_conditions(lint_is_clean, script):
     lint_is_clean(HEAD + script, "ENV007")
+
+
+WITHOUT_EFFECT = {
+    "memory": """
+parser.add_argument("--pin-mem", type=bool, default=True)
+args = parser.parse_args()
+print(args.pin_mem)
+""",
+    "the kind of GPU": """
+parser.add_argument("--use_volta32", action="store_true", default=True)
+args = parser.parse_args()
+print(args.use_volta32)
+""",
+    "downloads": """
+parser.add_argument("--download", type=bool, default=True)
+args = parser.parse_args()
+print(args.download)
+""",
+    "never read": """
+parser.add_argument("--skip", type=bool, default=True)
+parser.add_argument("--rate", type=float)
+args = parser.parse_args()
+print(args.rate)
+""",
+    "set by the program": """
+parser.add_argument("--mutual", type=bool, default=False)
+args = parser.parse_args()
+if found:
+    args.mutual = False
+else:
+    args.mutual = True
+print(args.mutual)
+""",
+}
+WITH_EFFECT = {
+    "read by another name": """
+parser.add_argument("--skip", type=bool, default=True)  # <- ENV007
+parser.add_argument("--rate", type=float)
+args = parser.parse_args()
+print(args.rate, getattr(args, "skip"))
+""",
+    "all settings are passed on": """
+parser.add_argument("--skip", type=bool, default=True)  # <- ENV007
+parser.add_argument("--rate", type=float)
+args = parser.parse_args()
+run(args.rate, **vars(args))
+""",
+    "switched off in one case": """
+parser.add_argument("--mutual", type=bool, default=True)  # <- ENV007
+args = parser.parse_args()
+if missing:
+    args.mutual = False
+print(args.mutual)
+""",
+}
+
+
+@pytest.mark.parametrize("script", WITHOUT_EFFECT.values(), ids=WITHOUT_EFFECT)
+def test_lint_ignores_flags_without_an_effect(lint_codes, script):
+    assert "ENV007" not in lint_codes(HEAD + script)
+
+
+@pytest.mark.parametrize("script", WITH_EFFECT.values(), ids=WITH_EFFECT)
+def test_lint_reports_flags_with_an_effect(lint_reports, script):
+    lint_reports(HEAD + script)

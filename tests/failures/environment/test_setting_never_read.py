@@ -635,3 +635,50 @@ class Solver:
             optimizer.step()
 """
     )
+
+
+def test_options_for_downloads_and_memory_are_no_settings(lint_is_clean):
+    options = ("--cache_dir", "--download", "--pin-memory", "--hf-cache")
+    added = "".join(f"parser.add_argument('{each}')\n" for each in options)
+    lint_is_clean(PARSER + added + "args = parser.parse_args()" + LOOP, "ENV008")
+
+
+CROPS = """
+class Cells:
+    def __init__(self, rows, out_size=388):
+        self.rows, self.out_size = rows[:out_size], out_size
+def loader(rows, out_size, batch_size):
+    return torch.utils.data.DataLoader(Cells(rows), batch_size=batch_size){mark}
+def train(net, rows, size):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader(rows, {size}, 4):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+"""
+
+
+def test_a_dropped_argument_that_equals_the_default_is_accepted(lint_codes, lint_reports):
+    assert "ENV008" not in lint_codes(IMPORTS + CROPS.format(size=388, mark=""))
+    for size in ("256", "size"):
+        lint_reports(IMPORTS + CROPS.format(size=size, mark="  # <- ENV008"))
+
+
+@pytest.mark.parametrize(
+    ("rate", "optimizer", "is_reported"),
+    [(0.001, "Adam", False), (0.01, "RMSprop", False), (0.05, "Adam", True), (0.01, "AdamW", True)],
+)
+def test_a_constant_rate_that_is_the_default_of_the_optimizer(lint_codes, rate, optimizer, is_reported):
+    script = (
+        IMPORTS
+        + f"""
+learning_rate = {rate}
+net = nn.Linear(4, 1)
+optimizer = torch.optim.{optimizer}(net.parameters())
+for step in range(9):
+    optimizer.zero_grad()
+    net(torch.randn(8, 4)).mean().backward()
+    optimizer.step()
+"""
+    )
+    assert ("ENV008" in lint_codes(script)) is is_reported

@@ -2181,3 +2181,56 @@ def test_lint_accepts_other_test_functions(lint_is_clean, old, new):
     script = IN_TEST.replace(old, new, 1)
     script = script.replace("    model.train()MARK\n", "") if new == "    model.train()" else script
     lint_is_clean(script.replace("MARK", ""), "EVL001")
+
+
+GRAPHS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch_geometric.nn import GATConv, SAGEConv, to_hetero
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = {layer}
+    def forward(self, x, edges):
+        return self.first(x, edges).relu()
+class Net(nn.Module):
+    def __init__(self, metadata):
+        super().__init__()
+        self.encoder = to_hetero(Encoder(), metadata)
+        self.last = nn.Linear(8, 1)
+    def forward(self, x, edges):
+        return self.last(self.encoder(x, edges))
+def train(model, data, optimizer):
+    model.train()
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(data.x, data.edges), data.y)
+    loss.backward()
+    optimizer.step()
+    return float(loss)
+@torch.no_grad()
+def test(model, data):
+    pred = model(data.x, data.edges)
+    pred = pred.clamp(min=0, max=5)
+    return float(F.mse_loss(pred, data.y).sqrt())
+def main(args):
+    train_data, val_data = load(args)
+    model = Net(train_data.metadata())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(3):
+        print(train(model, train_data, optimizer), test(model, val_data))
+main(args)
+"""
+
+
+@pytest.mark.parametrize("layer", ["SAGEConv(6, 8)", "GATConv((6, 6), 8)", "GATConv(6, 8, dropout=0)"])
+def test_lint_accepts_programs_whose_layers_have_no_mode(lint_codes, layer):
+    assert "EVL001" not in lint_codes(GRAPHS.format(layer=layer))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    ["GATConv(6, 8, dropout=0.6)", "nn.Sequential(SAGEConv(6, 8), nn.Dropout())", "timm.create_model('resnet18')"],
+)
+def test_lint_reports_programs_with_layers_that_have_a_mode(lint_codes, layer):
+    assert "EVL001" in lint_codes(GRAPHS.format(layer=layer))

@@ -237,3 +237,18 @@ def test_lint_reports_values_reduced_too_early(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_values_of_each_sample(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+ELEMENTS = """
+{imported}
+def judge(truth, predicted, weights):
+    losses = kl_div(truth, predicted){mark}
+    return (losses * sample_weights[:, None]).sum() / sample_weights.sum()
+"""
+
+
+def test_lint_knows_functions_of_other_libraries_that_do_not_reduce(lint_is_clean, lint_reports):
+    lint_is_clean(HEAD + ELEMENTS.format(imported="from scipy.special import kl_div", mark=""))
+    lint_is_clean(HEAD + ELEMENTS.format(imported="import scipy", mark="").replace("kl_div(", "scipy.special.kl_div("))
+    imported = "from torch.nn.functional import kl_div"
+    lint_reports(HEAD + ELEMENTS.format(imported=imported, mark="  # <- LOS044"))

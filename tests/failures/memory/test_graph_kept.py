@@ -1138,3 +1138,85 @@ def test_lint_reports_kept_results_of_evaluations(lint_reports, name):
 @pytest.mark.parametrize("name", NOTHING_KEPT)
 def test_lint_accepts_other_results(lint_is_clean, name):
     lint_is_clean(EVALUATED_HEAD + NOTHING_KEPT[name], "MEM001")
+
+
+BOOSTED = """
+import torch
+from torch import nn
+class Ensemble(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.functions = []
+    def add(self, function):
+        self.functions.append(function)
+def fit(learner, x, y):
+    optimizer = torch.optim.Adam(learner.parameters(), lr=0.1)
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(learner(x), y)
+        loss.backward()
+        optimizer.step()
+    return learner
+def boost({make}, x, y):
+    whole = Ensemble()
+    for _ in range(100):
+        whole.add(fit({make}(), x, y))
+    return whole
+"""
+
+
+@pytest.mark.parametrize("make", ["make_model", "build_net", "get_critic", "_create_classifier"])
+def test_modules_that_a_function_makes_are_no_tensors(lint_is_clean, make):
+    lint_is_clean(BOOSTED.format(make=make))
+
+
+META = """
+import torch
+from torch import nn
+def train(model, tasks, args, optimizer):
+    seen = []
+    for epoch in range(args.epochs):
+        total = {start}
+        for {loop}:
+            x, y = next(tasks)
+            for step in range(args.update_step):
+                optimizer.zero_grad()
+                loss = nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                optimizer.step()
+            {add}{mark}
+        print(epoch, total)
+"""
+
+
+@pytest.mark.parametrize("loop", ["_ in range(args.batch_size)", "task in range(5)", "name in ('a', 'b')"])
+@pytest.mark.parametrize(("start", "add"), [("0.0", "total += loss"), ("[]", "total.append(loss)")])
+def test_sums_over_the_tasks_of_one_update_are_small(lint_codes, loop, start, add):
+    assert "MEM001" not in lint_codes(META.format(loop=loop, start=start, add=add, mark=""))
+
+
+@pytest.mark.parametrize("loop", ["_ in range(args.steps)", "batch in tasks", "step in range(1000)"])
+def test_sums_over_many_batches_are_reported(lint_codes, loop):
+    assert "MEM001" in lint_codes(META.format(loop=loop, start="0.0", add="total += loss", mark=""))
+
+
+ONCE_PER_EPOCH = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+def train(net, data, optimizer):
+    loader, losses = DataLoader(data), []
+    for epoch in range(30):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+{indent}losses.append(loss)
+    return losses
+"""
+
+
+def test_one_entry_per_epoch_is_small(lint_codes):
+    assert "MEM001" not in lint_codes(ONCE_PER_EPOCH.format(indent=8 * " "))
+    assert "MEM001" in lint_codes(ONCE_PER_EPOCH.format(indent=12 * " "))

@@ -291,3 +291,25 @@ RUN_CORRECT |= {name: script for name, script in CORRECT.items() if "from elsewh
 @pytest.mark.parametrize("script", RUN_CORRECT.values(), ids=RUN_CORRECT)
 def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
+
+
+RETURNED = """
+from collections import OrderedDict
+def judge():
+    total = 0.0
+    for a, b in loader:
+        total += criterion(model(a), b).item()
+    log = OrderedDict([("val_loss", total / len(loader)), ("val_auc", area(model))])
+    return {result}
+scheduler = ReduceLROnPlateau(optimizer, "max")
+for _ in range(4):
+    train()
+    scheduler.step(judge()["{key}"]){mark}
+"""
+DICTIONARIES = ("log", "dict(log)", "OrderedDict(log)", "dict(log, epoch=3)")
+
+
+@pytest.mark.parametrize("result", DICTIONARIES)
+def test_lint_takes_the_named_item_of_a_dictionary(lint_reports, lint_codes, result):
+    assert lint_codes(HEAD + RETURNED.format(result=result, key="val_auc", mark="")) == []
+    lint_reports(HEAD + RETURNED.format(result=result, key="val_loss", mark="  # <- SCH005"))

@@ -330,6 +330,39 @@ for inputs, targets in loader:
 }
 
 
+OLD = """
+scheduler = lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+for epoch in range(3):
+    scheduler.step(){mark}
+    for a, b in loader:
+        {copy}
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(a), b)
+        loss.backward()
+        optimizer.step()
+        print({shown})
+"""
+
+
+@pytest.mark.parametrize(
+    ("copy", "shown"),
+    [
+        ("a = a.cuda(async=True)", "loss.item()"),
+        ("a = a.cuda()", "loss.data[0]"),
+        ("a, b = a.to(0), b.cuda(device=0, async=True)", "3"),
+    ],
+)
+def test_lint_ignores_programs_for_an_old_pytorch(lint_codes, copy, shown):
+    assert "SCH001" not in lint_codes(DATA + OLD.format(copy=copy, shown=shown, mark=""))
+
+
+@pytest.mark.parametrize(
+    ("copy", "shown"), [("a = a.cuda(non_blocking=True)", "loss.item()"), ("a = a.cuda()", "a.data[0]")]
+)
+def test_lint_reports_programs_for_any_pytorch(lint_codes, copy, shown):
+    assert "SCH001" in lint_codes(DATA + OLD.format(copy=copy, shown=shown, mark=""))
+
+
 @pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
 def test_lint_reports_the_marked_line(lint_reports, name):
     lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name])

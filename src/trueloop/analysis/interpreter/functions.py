@@ -214,9 +214,11 @@ class Functions:
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        if len(arguments.positional) == 1 and arguments.positional[0].kind is ValueKind.STATE:
-            return arguments.positional[0]  # another dictionary of the same tensors
-        items = {f"[{key!r}]": each for key, each in arguments.keyword.items()}
+        given = self._ordered_dict(node, arguments)  # another dictionary of the same values
+        if given is not None and (given.kind is ValueKind.STATE or not arguments.keyword):
+            return given
+        items = {} if given is None else dict(given.attributes)
+        items |= {f"[{key!r}]": each for key, each in arguments.keyword.items()}
         parameters = items.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
@@ -228,6 +230,10 @@ class Functions:
         given = arguments.positional[0] if len(arguments.positional) == 1 else unknown_value(node)
         if given.kind is ValueKind.STATE:
             return given
+        if given.kind is ValueKind.SEQUENCE and given.name == "dict" and given.attributes:
+            return AbstractValue(
+                kind=given.kind, name="dict", node=node, sources=given.sources, attributes=dict(given.attributes)
+            )
         pairs = [(each.attributes.get("[0]"), each.attributes.get("[1]")) for each in given.sources]
         items = {f"[{key.constant()!r}]": value for key, value in pairs if key is not None and value is not None}
         if given.kind is not ValueKind.SEQUENCE or not items or len(items) < len(pairs):

@@ -20,7 +20,7 @@ _MODULE_METHODS: Final = frozenset((
 ))  # fmt: skip
 _CALLED_ONLY: Final = frozenset((CALL, "to", "cuda", "cpu", "state_dict", "load_state_dict", "half", "float"))
 _MODEL_NAMES: Final = re.compile(
-    r"(^|_)(model|net|network|encoder|decoder|generator|discriminator|backbone|classifier|policy_net|critic|actor)\d*$"
+    r"^(?!_*(make|build|create|get|init|load|new|define|setup)_)(.*_)?(model|net|network|encoder|decoder|generator|discriminator|backbone|classifier|policy_net|critic|actor)\d*$"
     r"|^net[GD]$",
     re.IGNORECASE,
 )

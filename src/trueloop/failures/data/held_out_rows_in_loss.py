@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_in, function_of, is_loss_call
 from trueloop.analysis.queries.class_instances import called_function, definitions
-from trueloop.analysis.queries.held_out_names import TRAINING, data_words, is_held_out, is_training
+from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words, is_held_out, is_training
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -47,6 +47,8 @@ from trueloop.failures.failure import Failure, Rule, Severity, changed
 _ROWS: Final = frozenset((
     "mask", "masks", "idx", "idxs", "index", "indices", "inds", "ind", "ids", "id", "nodes", "rows", "nid", "node",
 ))  # fmt: skip
+_FINITE: Final = re.compile(r"is(finite|nan|inf)\(")
+_DRAWN: Final = re.compile(r"rand|perm|shuffle|arange|split|fold")
 _SHOWN: Final = frozenset(("print", "len", "info", "sum", "format"))
 _NO_GRADIENTS: Final = frozenset(("no_grad", "inference_mode", "eval"))
 
@@ -88,7 +90,16 @@ def _held_out_labels(source: SourceFile) -> dict[str, ast.Subscript]:
 def _are_rows(source: SourceFile, index: ast.expr) -> bool:
     """Return True for an index that is called a mask or a list of held-out rows, also where it is an argument."""
     values = [index, *(possible_values(source, index) if not is_held_out(index) else ())]
-    return any(is_held_out(each) and data_words(each) & _ROWS for each in values)
+    return any(is_held_out(each) and data_words(each) & _ROWS for each in values) and not _are_usable(source, index)
+
+
+def _are_usable(source: SourceFile, index: ast.expr) -> bool:
+    """Return True for rows that are only called valid, and that a comparison selects, such as ``weight > 0.1``."""
+    if data_words(index) & HELD_OUT != {"valid"}:
+        return False
+    values = possible_values(source, index)
+    compared = [each for each in values if nodes_in(each, ast.Compare) or _FINITE.search(ast.unparse(each))]
+    return len(compared) > 0 and not any(_DRAWN.search(ast.unparse(each)) for each in values)
 
 
 def _is_trained(source: SourceFile, loss: ast.Call) -> bool:

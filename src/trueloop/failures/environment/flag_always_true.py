@@ -40,6 +40,7 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -48,8 +49,11 @@ from trueloop.analysis.queries.command_line_options import destination
 from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name
+from trueloop.failures.environment.setting_never_read.settings import unread_settings
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
+_HARMLESS: Final = re.compile(r"pin_?mem|cache|download|volta|[av]100", re.IGNORECASE)
+"""Names of options that only change how fast a program is, or on which machine it runs."""
 _NO: Final = frozenset(("false", "0", "no", "off", "f", "n"))
 
 
@@ -58,7 +62,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     yield from _texts_as_flags(source)
     yield from _conditions(source)
     for call in source.all_calls:
-        if last_name(call.func) != "add_argument" or not call.args:
+        if last_name(call.func) != "add_argument" or not call.args or _has_no_effect(source, call):
             continue
         is_stuck = _is_stuck(source, call)
         for each in call.keywords:
@@ -194,6 +198,30 @@ def _is_stuck(source: SourceFile, call: ast.Call) -> bool:
         return False
     uses = definitions(source).attributes.get(name, [])
     return bool(uses) and all(isinstance(each.ctx, ast.Load) for each in uses)
+
+
+def _has_no_effect(source: SourceFile, call: ast.Call) -> bool:
+    """Return True for an option that changes no result, that the program sets itself, or that nothing reads."""
+    name, known = destination(call), definitions(source)
+    uses = known.attributes.get(name, [])
+    assigned = [source.parents.get(id(each)) for each in uses if isinstance(each.ctx, ast.Store)]
+    values = {
+        each.value.value for each in assigned if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)
+    }
+    if _HARMLESS.search(name) or values >= {True, False}:
+        return True
+    texts = {each.value for each in source.nodes_of(ast.Constant) if isinstance(each.value, str)}
+    is_named = uses or name in texts or "vars" in known.calls or source.is_in_other_file(name)
+    if is_named and id(call) not in _unread(source):
+        return False
+    others = {destination(each) for each in known.calls["add_argument"]} - {name, ""}
+    return any(each in known.attributes or source.is_in_other_file(f".{each}") for each in others)
+
+
+@lru_cache(maxsize=1)
+def _unread(source: SourceFile) -> set[int]:
+    """Return the ids of the options that ENV008 reports."""
+    return {id(each.node) for each in unread_settings(source) if each.is_option}
 
 
 def _passes_false(source: SourceFile, call: ast.Call) -> bool:

@@ -35,14 +35,14 @@ References
 
 import ast
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.method_chains import without_methods
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import loops_around, origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _REDUCTIONS: Final = frozenset(("sum", "mean"))
@@ -73,6 +73,8 @@ _COMPARING: Final = frozenset(
     ("ge", "gt", "le", "lt", "ne", "eq", "logical_not", "logical_and", "isin", "sequence_mask")
 )
 _LIBRARIES: Final = frozenset(("torch", "F", "functional"))
+_WITHOUT_REDUCTION: Final = frozenset(("scipy", "tensorflow", "keras", "jax", "optax"))
+"""Libraries whose functions of these names return one value per element or sample."""
 _MASKS: Final = frozenset(("mask", "masks", "msk", "valid", "weights"))
 _OF_SAMPLES: Final = frozenset(("sample", "samples", "example", "instance", "row"))
 _MAX_DEPTH: Final = 3
@@ -229,6 +231,11 @@ def _is_number(node: ast.expr) -> bool:
 def _is_reduced_loss(source: SourceFile, call: ast.Call) -> bool:
     """Return True for ``F.mse_loss(a, b)``, and for a call of ``nn.MSELoss()``, with the default reduction."""
     made = [each for each in possible_values(source, call.func) if isinstance(each, ast.Call)]
+    binding: Any = source.module_of(call.lineno).bindings.get(dotted_name(call.func).partition(".")[0])
+    if isinstance(binding, ast.Import | ast.ImportFrom):
+        imported = getattr(binding, "module", None) or binding.names[0].name
+        if imported.partition(".")[0] in _WITHOUT_REDUCTION:
+            return False
     if last_name(call.func) in _LOSSES and not made and not ast.unparse(call.func).startswith("self."):
         return _is_default(call)
     return bool(made) and all(

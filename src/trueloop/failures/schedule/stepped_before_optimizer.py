@@ -38,6 +38,7 @@ from typing import Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
+from trueloop.analysis.queries.old_torch import runs_only_on_old_torch
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -153,6 +154,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         if scheduler.name.rpartition(".")[2] not in USES_FIRST_RATE or "last_epoch" in scheduler.arguments:
             continue
+        if runs_only_on_old_torch(source.module_of(advance.node.lineno)):
+            continue  # where the first step() set the first rate
         step = None if MANAGED in scheduler.facts | optimizer.facts else _first_update(source, advance)
         if step is not None and _always_precedes(advance, step):
             yield Hit(

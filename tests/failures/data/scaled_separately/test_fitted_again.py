@@ -204,3 +204,30 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(script)
+
+
+EACH_SAMPLE = """
+import torch
+import nibabel as nib
+from sklearn.preprocessing import MinMaxScaler
+scaler = MinMaxScaler()
+test_image = scaler.fit_transform(nib.load("a.nii").get_fdata())
+plt.imshow(test_image)
+for number, name in enumerate(names):
+    image = nib.load(name).get_fdata()
+    image = scaler.fit_transform(image)
+    torch.save(image, f"{number}.pt")
+{after}
+"""
+
+
+@pytest.mark.parametrize("after", ["", "model.fit(train_loader)", "history = net.fit(train_x, epochs=3)"])
+def test_samples_that_are_all_scaled_on_their_own_are_accepted(lint_codes, after):
+    script = EACH_SAMPLE.replace("{after}", after)
+    assert "DAT013" not in lint_codes(script.replace('nib.load("a.nii").get_fdata()', "test_image"))
+
+
+@pytest.mark.parametrize("after", ["x = scaler.fit_transform(train_x)", "x = scaler.fit(train_x).transform(train_x)"])
+def test_samples_scaled_apart_from_a_whole_set_are_reported(lint_codes, after):
+    script = EACH_SAMPLE.replace("{after}", after)
+    assert "DAT013" in lint_codes(script.replace('nib.load("a.nii").get_fdata()', "test_image"))

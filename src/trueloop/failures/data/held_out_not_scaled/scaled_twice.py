@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import assigned_pairs
+from trueloop.analysis.queries.possible_values import enclosing_nodes
 from trueloop.analysis.queries.simple_statements import simple_statements
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import dotted_name, nodes_in
+from trueloop.core.source_text import dotted_name, encloses, nodes_in
 
 _STATISTICS: Final = frozenset(("mean", "std"))
 _LIBRARIES: Final = frozenset(("np", "numpy", "torch"))
@@ -16,10 +17,10 @@ _LIBRARIES: Final = frozenset(("np", "numpy", "torch"))
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each scaling of data by the mean and deviation of an array that was scaled before."""
     for block in (source.tree, *source.nodes_of(ast.FunctionDef)):
-        yield from _in_block(block.body)
+        yield from _in_block(source, block.body)
 
 
-def _in_block(block: Sequence[ast.stmt]) -> Iterator[Hit]:
+def _in_block(source: SourceFile, block: Sequence[ast.stmt]) -> Iterator[Hit]:
     scaled: dict[str, ast.stmt] = {}
     """Array -> the statement that scales it."""
     statistics: dict[str, tuple[ast.stmt, ast.stmt | None]] = {}
@@ -28,7 +29,12 @@ def _in_block(block: Sequence[ast.stmt]) -> Iterator[Hit]:
         for target, value in assigned_pairs(statement) if isinstance(statement, ast.Assign) else ():
             name, (data, used) = dotted_name(target), _parts(value)
             second = next((statistics[each] for each in used if statistics.get(each, (None, None))[1]), None)
-            if second is not None and second[1] is not None and data not in scaled:
+            if (
+                second is not None
+                and second[1] is not None
+                and data not in scaled
+                and _follows(source, second[1], value)
+            ):
                 yield Hit(
                     message=f"`{ast.unparse(value)}` hardly changes `{data}`: its mean and deviation were computed "
                     "again, from data that was scaled already: they are 0 and 1. The training data is scaled.",
@@ -43,6 +49,17 @@ def _in_block(block: Sequence[ast.stmt]) -> Iterator[Hit]:
             statistics |= {name: (statement, scaled.get(of))} if of else {}
             scaled = {each: known for each, known in scaled.items() if each != name}
             scaled |= {name: statement} if any(each in statistics for each in used) else {}
+
+
+def _follows(source: SourceFile, first: ast.stmt, second: ast.expr) -> bool:
+    """Return False if the second runs without the first: in `if x.dim() == 3: ...` and `if x.dim() == 4: ...`."""
+    return _conditions(source, first) <= _conditions(source, second)
+
+
+def _conditions(source: SourceFile, node: ast.AST) -> set[tuple[str, bool]]:
+    """Return the conditions around a node, each with whether it has to be true."""
+    around = [each for each in enclosing_nodes(source, node) if isinstance(each, ast.If)]
+    return {(ast.unparse(each.test), any(encloses(one, node) for one in each.body)) for each in around}
 
 
 def _parts(node: ast.expr) -> tuple[str, list[str]]:

@@ -7,9 +7,9 @@ from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
 from trueloop.analysis.queries.held_out_names import HELD_OUT, TRAINING, data_words, is_held_out, is_training
-from trueloop.analysis.queries.possible_values import enclosing_nodes, possible_values
+from trueloop.analysis.queries.possible_values import enclosing_nodes, loops_around, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import Edit, Fix, nodes_in
+from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
 from trueloop.failures.data.names_numbered_per_split.numbered_parts import ENCODERS
 from trueloop.failures.data.scaled_separately import loaded_scaler, own_statistics
 from trueloop.failures.data.scaled_separately.listed_parts import listed_parts
@@ -35,20 +35,41 @@ def find(source: SourceFile) -> Iterator[Hit]:
     }
     others = [call for call, _ in fits if call not in held_out]
     for call, method in fits:
-        if method.attr != "fit_transform" or not others or call not in held_out:
+        if method.attr != "fit_transform" or call not in held_out:
             continue
-        owner = last_name(method.value) or last_name(getattr(method.value, "func", method.value))
+        compared = [each for each in others if _is_transformer(each) and not _is_of_each_sample(source, each, call)]
+        if not compared:
+            continue
+        owner = _owner(method)
         if _TRANSFORMER.search(owner) and not isinstance(source.parents.get(id(call)), ast.Expr):
             end = source.text.span(method)[1]
             edit = Edit(end - len("fit_transform"), end, "transform")
-            is_same = any(ast.unparse(each.func).startswith(f"{ast.unparse(method.value)}.") for each in others)
+            is_same = any(ast.unparse(each.func).startswith(f"{ast.unparse(method.value)}.") for each in compared)
             yield Hit(
                 message=f"`{ast.unparse(call)}` fits `{owner}` on held-out data: it is transformed in another way than "
                 "the training data. Use `transform`.",
                 node=call,
-                related=((others[0], "fitted on other data here"),),
+                related=((compared[0], "fitted on other data here"),),
                 fix=Fix((edit,), safe=False, description="Only transform") if is_same else None,
             )
+
+
+def _owner(method: ast.Attribute) -> str:
+    return last_name(method.value) or last_name(getattr(method.value, "func", method.value))
+
+
+def _is_transformer(fit: ast.Call) -> bool:
+    """Return False for ``model.fit(x)``."""
+    method = fit.func
+    return isinstance(method, ast.Attribute) and (method.attr != "fit" or bool(_TRANSFORMER.search(_owner(method))))
+
+
+def _is_of_each_sample(source: SourceFile, fit: ast.Call, other: ast.Call) -> bool:
+    """Return True for a fit in a loop, in which the other is not, to what each iteration reads: one sample."""
+    used = {each.id for each in nodes_in(fit.args[0], ast.Name)}
+    loops = [each for each in loops_around(source, fit) if not encloses(each, other)]
+    names = [name for loop in loops for name in nodes_in(loop, ast.Name)]
+    return any(each.id in used and isinstance(each.ctx, ast.Store) for each in names)
 
 
 def _is_of_held_out(source: SourceFile, node: ast.expr) -> bool:

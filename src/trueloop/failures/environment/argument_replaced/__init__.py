@@ -39,10 +39,11 @@ References
 import ast
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import enclosing_nodes, parameters_of
+from trueloop.analysis.queries.class_instances import definitions
+from trueloop.analysis.queries.possible_values import arguments_of_calls, enclosing_nodes, parameters_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, nodes_in, walk
 from trueloop.failures.environment.argument_replaced.loss_over_setting import settings_lost_to_loss
@@ -77,6 +78,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         else:
             is_found = not is_read and _is_unconditional(source, place)
             is_found &= function.name == "__init__" or not (is_attribute or _may_be_inherited(source, function))
+        is_found = is_found and not _has_no_effect(source, function, name, constant)
         if is_found and not _reads_all(function) and not _ON_PURPOSE.search(_with_comments(source, function)):
             yield _hit(source, function, name, constant, is_read=is_read)
 
@@ -107,6 +109,28 @@ def _hit(source: SourceFile, function: ast.FunctionDef, name: str, constant: ast
         if is_read
         else Fix((source.text.replace(constant, name),), safe=False, description="Use the argument"),
     )
+
+
+def _has_no_effect(source: SourceFile, function: ast.FunctionDef, name: str, constant: ast.expr) -> bool:
+    """Return True if nothing calls a function, all calls pass the same constant, or attributes are set by name."""
+    owner = source.parents.get(id(function))
+    is_init = isinstance(owner, ast.ClassDef) and function.name == "__init__"
+    called = owner.name if isinstance(owner, ast.ClassDef) and is_init else function.name
+    calls, given = definitions(source).calls.get(called, []), arguments_of_calls(source, function, name)
+    is_same = len(given) == len(calls) > 0 and {ast.dump(each) for each in given} == {ast.dump(constant)}
+    return is_same or (is_init and _sets_by_name(source, owner)) or source.is_unused(called)
+
+
+def _sets_by_name(source: SourceFile, owner: Any) -> bool:
+    """Return True for a class with a base class that calls ``setattr(self, key, value)``, as `from_pretrained` does."""
+    for base in map(last_name, owner.bases):
+        known = definitions(source).classes.get(base)
+        setters = [e for e in nodes_in(known, ast.Call) if last_name(e.func) == "setattr"] if known is not None else []
+        if base == "PretrainedConfig" or any(
+            len(each.args) > 1 and not isinstance(each.args[1], ast.Constant) for each in setters
+        ):
+            return True
+    return False
 
 
 def _with_comments(source: SourceFile, function: ast.FunctionDef) -> str:

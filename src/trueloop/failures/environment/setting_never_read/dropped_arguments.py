@@ -5,7 +5,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.possible_values import arguments_of_calls, default_of, forward_of, parameters_of
+from trueloop.analysis.queries.possible_values import (
+    arguments_of_calls,
+    default_of,
+    forward_of,
+    known_constant,
+    parameters_of,
+)
 from trueloop.analysis.queries.shuffled_loaders import function_called, passed_argument
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import is_none, nodes_in
@@ -38,8 +44,14 @@ def dropped_arguments(source: SourceFile) -> Iterator[Dropped]:
         for parameter in unread:
             found = _taker(source, function, parameter.arg)
             given = arguments_of_calls(source, function, parameter.arg) if found is not None else []
-            if found is not None and any(not is_none(each) for each in given):
+            if found is not None and any(_may_differ(source, each, found[1]) for each in given):
                 yield Dropped(parameter, *found)
+
+
+def _may_differ(source: SourceFile, given: ast.expr, default: ast.expr) -> bool:
+    """Return False for an argument that is None or certainly equal to the default."""
+    value = known_constant(source, given)
+    return not is_none(given) and (value is None or value != getattr(default, "value", None))
 
 
 def _taker(source: SourceFile, function: ast.FunctionDef, name: str) -> tuple[ast.Call, ast.expr] | None:

@@ -15,6 +15,8 @@ from trueloop.failures.environment.setting_never_read.settings import Setting, k
 
 _STATES: Final = re.compile(r"state|hidden", re.IGNORECASE)
 _WITHOUT_MOMENTUM: Final = ("SGD", "RMSprop")
+_RATES: Final = {"Adadelta": 1.0, "Adagrad": 1e-2, "ASGD": 1e-2, "RMSprop": 1e-2, "Rprop": 1e-2}
+"""Optimizer -> its default learning rate, if it is not 0.001."""
 _ARGUMENTS: Final = {
     ("batch_size", "DataLoader"): ("batch_size", 1),
     **{("dropout", f"{kind}Dropout{size}"): ("p", 0) for kind in ("", "Alpha") for size in ("", "1d", "2d", "3d")},
@@ -51,7 +53,10 @@ def own_value(source: SourceFile, setting: Setting) -> Place | None:
             shown = ast.unparse(node.func) if isinstance(node, ast.Call) else f"for {ast.unparse(node.target)}"
             text = f"`{shown}` has {name} {ast.unparse(value)}" if value is not None else f"`{shown}` gets no {name}"
             default = setting.value.value if isinstance(setting.value, ast.Constant) else object()
-            is_equal = default in ((0, None, False) if number is None else (getattr(number, "value", None),))
+            of_library = (
+                (_RATES.get(last_name(getattr(node, "func", None)), 1e-3),) if name == "lr" else (0, None, False)
+            )
+            is_equal = default in (of_library if number is None else (getattr(number, "value", None),))
             found = Place(node, text, is_equal)
     return None if setting.kind == "lr" and sets_in_groups(source.tree, "lr") else found
 

@@ -36,7 +36,7 @@ _KINDS: Final = {
 _NAMES: Final = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KINDS.items()}
 _HARMLESS: Final = re.compile(
     r"_.*|\w*(rank|world|node|[cg]pu|worker|thread|device|cuda|host|port|addr|url|print|verb|debug|log|version|help)\w*|"
-    r"\w*(comment|note|prefix)\w*|"
+    r"\w*(comment|note|prefix|cache|download|pin_?mem)\w*|"
     r"(dist|ddp|kernel|jupyter|wandb|slurm|aws|azure)\w*|f|\w*(name|desc|tag|author|project|entity|title)|mode|config|yes",
     re.IGNORECASE,
 )
@@ -124,7 +124,7 @@ def _is_read_elsewhere(source: SourceFile, setting: Setting) -> bool:
 def _configurations(source: SourceFile) -> Iterator[tuple[list[Setting], list[ast.expr]]]:
     """Yield the settings of each kind of configuration object, and the expressions that create the object."""
     calls = source.all_calls
-    options = [each for each in calls if last_name(each.func) == "add_argument"]
+    options = [each for each in calls if last_name(each.func) == "add_argument" and not _is_trial(source, each)]
     if options:
         yield list(_options(options)), [each for each in calls if last_name(each.func) in PARSING]
     for each in source.nodes_of(ast.ClassDef):

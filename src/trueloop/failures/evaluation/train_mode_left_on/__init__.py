@@ -79,7 +79,11 @@ from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix, nodes_in
 from trueloop.failures.evaluation.train_mode_left_on.fragments import judged_without_mode
 from trueloop.failures.evaluation.train_mode_left_on.judged_outputs import judged_calls
-from trueloop.failures.evaluation.train_mode_left_on.never_switched import never_switched, train_mode_in_evaluation
+from trueloop.failures.evaluation.train_mode_left_on.never_switched import (
+    may_depend_on_mode,
+    never_switched,
+    train_mode_in_evaluation,
+)
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Ref
@@ -255,7 +259,7 @@ def _judged_after_training(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         is_switched = any(
             each.value is True and sets_mode_of(each, call.subject) for each in run if each.kind is OpKind.SET_MODE
         )
-        if depends or (depends is None and is_switched):
+        if depends or (depends is None and is_switched and may_depend_on_mode(source, call.node.func)):
             yield call, before
 
 

@@ -44,6 +44,11 @@ _LAYERS: Final = re.compile(
     r"(Sync|Lazy)?BatchNorm\w*|(Feature)?(Alpha)?Dropout\w*|dropout[123]?d?|Transformer\w*Layer"
 )
 _NO_MODEL: Final = re.compile(r"Loss|Criterion|Dataset|Sampler", re.IGNORECASE)
+_OF_LIBRARY: Final = re.compile(
+    r"create_model|from_pretrained|from_name|^get_model|(res|dense|efficient|mobile|inception|convnext|u)_?net|vgg|\bvit|bert",
+    re.IGNORECASE,
+)
+"""Names of functions and classes with networks of a library, which have such layers."""
 _MAX_DEPTH: Final = 4
 
 
@@ -72,7 +77,7 @@ def train_mode_in_evaluation(source: SourceFile) -> Iterator[tuple[ast.Call, ast
         for call in nodes_in(loop.node, ast.Call):
             model = _called(call)
             is_set = ast.unparse(model) == ast.unparse(modes[0].func.value) and modes[0].lineno < call.lineno  # type: ignore[attr-defined]
-            if is_set and not any(map(is_label, call.args)) and _may_depend_on_mode(source, model):
+            if is_set and not any(map(is_label, call.args)) and may_depend_on_mode(source, model):
                 yield modes[0], call
                 break
 
@@ -87,10 +92,12 @@ def _train_mode(statement: ast.stmt) -> ast.Call | None:
             return None
 
 
-def _may_depend_on_mode(source: SourceFile, model: ast.expr) -> bool:
+def may_depend_on_mode(source: SourceFile, model: ast.expr) -> bool:
     """Return True unless the program defines all of its models, without dropout or BatchNorm layers."""
     known = [e for n, e in definitions(source).classes.items() if _is_module(source, e) and not _NO_MODEL.search(n)]
-    return _depends_on_mode(source, model) or not known or any(_has_layers(source, e, _MAX_DEPTH) for e in known)
+    if _depends_on_mode(source, model) or not known or any(_has_layers(source, e, _MAX_DEPTH) for e in known):
+        return True
+    return any(_OF_LIBRARY.search(name) for name in definitions(source).calls)
 
 
 def _called(call: ast.Call) -> ast.expr:
@@ -177,7 +184,10 @@ def _has_layers(source: SourceFile, definition: ast.AST, depth: int) -> bool:
         name = last_name(call.func)
         rate = [*call.args[-1:], *(each.value for each in call.keywords if each.arg in ("p", "dropout"))]
         is_off = any(isinstance(each, ast.Constant) and each.value == 0 for each in rate)
-        if (_LAYERS.fullmatch(name) and not is_off) or is_network_of_torchvision(source.qualified_name(call.func)):
+        has_rate = any(each.arg == "dropout" for each in call.keywords)  # GATConv(8, 8, dropout=0.6)
+        if ((has_rate or _LAYERS.fullmatch(name)) and not is_off) or is_network_of_torchvision(
+            source.qualified_name(call.func)
+        ):
             return True
         inner = known.classes.get(name) or known.functions.get(name)
         if depth and inner is not None and inner is not definition and _has_layers(source, inner, depth - 1):

@@ -42,6 +42,7 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.evaluation_loops import find_loader
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -50,6 +51,7 @@ from trueloop.failures.memory.graph_kept.evaluation_results import kept_results,
 from trueloop.failures.memory.graph_kept.growing_containers import (
     detach_fix,
     goes_over_networks,
+    has_few_iterations,
     holds_graph,
     is_growing,
     is_within_update,
@@ -113,12 +115,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 loop.runs_at_most_once()
                 or is_within_update(loop, store.loops, steps)
                 or goes_over_networks(loop.node)
+                or has_few_iterations(source, loop.node)
                 or not any(each.is_inside(loop) for each in backwards)
                 or not is_growing(source, store, loop)
             ):
                 continue
             backward = _last_backward(source, store, loop)
-            if backward is not None:
+            if backward is not None and not _is_once_per_epoch(store, backward, loop):
                 yield Hit(
                     message=f"`{ast.unparse(store.node)}` keeps another autograd graph in memory in every iteration, "
                     "although no later `backward()` uses it.",
@@ -156,6 +159,13 @@ def _kept_result(source: SourceFile, store: Op, call: Op) -> Hit:
         related=((call.node, "the model is evaluated here, outside of `torch.no_grad()`"),),
         fix=detach_fix(source, store, results_of(source, call)),
     )
+
+
+def _is_once_per_epoch(store: Op, backward: Op, loop: Loop) -> bool:
+    """Return True for a ``for`` loop that stores once after all batches: few graphs, which ``backward()`` freed."""
+    inner = backward.loops[len(store.loops) :]
+    is_own = isinstance(loop.node, ast.For) and loop.node is store.loops[-1].node
+    return is_own and any(find_loader(each) is not None for each in inner)
 
 
 def _last_backward(source: SourceFile, store: Op, loop: Loop) -> Op | None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
+from trueloop.analysis.queries.possible_values import known_integer
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses, nodes_in
 from trueloop.failures.memory.graph_kept.mixed_values import is_after_first, is_first, keeps_old_value
@@ -24,6 +25,9 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
 ))  # fmt: skip
 """Operations whose result has a graph if an input has one; others may return indices, which have no graph."""
 
+_FEW: Final = 10
+_OF_UPDATE: Final = re.compile(r"(\w+_)?(batch_?size|(n_?|num_?)?(tasks|critics?|inner_steps|agents))", re.IGNORECASE)
+"""Names of the number of parts of one update."""
 _OPTIMIZER: Final = re.compile(r"_?opt(im(izer)?)?(_|\d|$)")
 
 
@@ -60,6 +64,18 @@ def is_within_update(loop: Loop, around: Sequence[Loop], steps: list[Op]) -> boo
     return any(each.is_inside(other) for each in steps for other in outer) or any(
         encloses(other.node, loop.node) and _steps_of_unknown(other.node) for other in outer
     )
+
+
+def has_few_iterations(source: SourceFile, loop: ast.AST) -> bool:
+    """Return True for a loop over the tasks of one meta-batch, a fixed small number or a list that is written out."""
+    match getattr(loop, "iter", None):
+        case ast.List() | ast.Tuple():
+            return True
+        case ast.Call(func=ast.Name(id="range"), args=[*_, stop]):
+            number = known_integer(source, stop)
+            return number <= _FEW if number is not None else bool(_OF_UPDATE.fullmatch(last_name(stop)))
+        case _:
+            return False
 
 
 def goes_over_networks(loop: ast.AST) -> bool:

@@ -9,7 +9,7 @@ from trueloop.analysis.queries.batch_loops import assigned_in, function_of
 from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import dotted_name, nodes_in
-from trueloop.failures.memory.graph_kept.growing_containers import is_within_update
+from trueloop.failures.memory.graph_kept.growing_containers import has_few_iterations, is_within_update
 
 _CUTS: Final = (".item(", ".detach(", ".data", "float(", ".numpy(", ".tolist(")
 
@@ -19,7 +19,8 @@ def running_sums(source: SourceFile) -> Iterator[tuple[ast.stmt, list[ast.expr],
     steps, passes = source.ops(OpKind.STEP), source.ops(OpKind.BACKWARD)
     for loop in source.nodes_of(ast.For, ast.While):
         around = next((each.loops for each in passes if any(one.node is loop for one in each.loops)), ())
-        if any(one.node is loop and is_within_update(one, around, steps) for one in around):
+        within_update = any(one.node is loop and is_within_update(one, around, steps) for one in around)
+        if within_update or has_few_iterations(source, loop):
             continue
         backwards = {
             dotted_name(each.func.value): each
