@@ -145,6 +145,171 @@ for p in model.parameters():
     total = total + g.norm()
 """,
 }
+LINT_FAULTY |= {
+    "an item of a dictionary": """
+velocity = {k: torch.zeros_like(p) for k, p in params.items()}
+def step(lr, mu):
+    with torch.no_grad():
+        for k, p in params.items():
+            v = velocity[k]
+            v = mu * v + p.grad  # <- GRD016
+            p -= lr * v
+            p.grad = None
+""",
+    "both averages of Adam": """
+class Adam(torch.optim.Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["step"] = 0
+                    state["exp_avg"] = torch.zeros_like(p)
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                m, v = state["exp_avg"], state["exp_avg_sq"]
+                state["step"] += 1
+                m = 0.9 * m + 0.1 * p.grad  # <- GRD016
+                v.mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+                p.data.addcdiv_(m, v.sqrt().add(1e-8), value=-group["lr"])
+""",
+    "a list that is a parameter": """
+def sgd(params, grads, buffers, lr):
+    for i, p in enumerate(params):
+        buf = buffers[i]
+        buf = buf.mul(0.9).add(grads[i])  # <- GRD016
+        p.data = p.data - lr * buf
+buffers = [torch.zeros_like(p) for p in params]
+for x, y in loader:
+    sgd(params, torch.autograd.grad(loss(x, y), params), buffers, 0.1)
+""",
+    "the items of a dictionary": """
+cache = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
+for step in range(10):
+    grads = gradients()
+    for n, s in cache.items():
+        s = s + grads[n] ** 2  # <- GRD016
+        weights[n] -= 0.1 * grads[n] / (s.sqrt() + 1e-8)
+""",
+    "an attribute": """
+class Average:
+    def __init__(self, p):
+        self.p, self.m = p, None
+        self.reset()
+    def reset(self):
+        self.m = torch.zeros_like(self.p)
+    def step(self, grads):
+        m = self.m
+        m = 0.9 * m + 0.1 * grads[0]  # <- GRD016
+        for p in self.p:
+            p.data -= 0.1 * m
+""",
+    "a dictionary that is written out, and a default": """
+class Descent:
+    def __init__(self, model):
+        self.params, self.rest = list(model.parameters()), {}
+        self.state = {p: {"momentum": torch.zeros_like(p)} for p in self.params}
+    def step(self):
+        for i, p in enumerate(self.params):
+            m = self.state[p]["momentum"]
+            m = 0.9 * m + p.grad  # <- GRD016
+            r = self.rest.get(i, torch.zeros_like(p))
+            r = r + p.grad ** 2  # <- GRD016
+            p.data -= 0.1 * m / r.sqrt()
+""",
+    "a moving average of losses": """
+means = {"real": 0.0, "fake": 0.0}
+for batch in loader:
+    for name, loss in losses(model.parameters(), batch).items():
+        ema = means[name]
+        ema = 0.9 * ema + 0.1 * loss.item()  # <- GRD016
+        print(name, ema)
+""",
+}
+LINT_CORRECT |= {
+    "an item that is stored again": """
+velocity = {k: torch.zeros_like(p) for k, p in params.items()}
+for k, p in params.items():
+    v = velocity[k]
+    v = 0.9 * v + p.grad
+    p.data -= 0.1 * v
+    velocity[k] = v
+""",
+    "bias correction after an update in place": """
+class Adam(torch.optim.Optimizer):
+    def step(self):
+        for p in self.params:
+            state = self.state[p]
+            if not state:
+                state["m"] = torch.zeros_like(p)
+            m = state["m"]
+            m.mul_(0.9).add_(p.grad, alpha=0.1)
+            m = m / 0.1 + 0.01 * p
+            p.data -= 0.1 * m
+""",
+    "new buffers in a new dictionary": """
+def step(params, grads, velocity):
+    new = {}
+    for k, p in params.items():
+        v = velocity[k]
+        v = 0.9 * v + grads[k]
+        new[k] = v
+        p.data -= 0.1 * v
+    return new
+velocity = {k: torch.zeros_like(p) for k, p in params.items()}
+for _ in range(10):
+    velocity = step(params, gradients(), velocity)
+""",
+    "a list of zeros that is filled elsewhere": """
+velocity = [torch.zeros_like(p) for p in params]
+def look_ahead(i, p):
+    v = velocity[i]
+    v = 0.9 * v + p.grad
+    return p - 0.1 * v
+def step():
+    for i, p in enumerate(params):
+        velocity[i] = 0.9 * velocity[i] + p.grad
+        p.data -= 0.1 * velocity[i]
+""",
+    "an attribute that is changed in place or replaced": """
+class Average:
+    def __init__(self, p):
+        self.p, self.m, self.v = p, torch.zeros_like(p), torch.zeros_like(p)
+    def look_ahead(self, grad):
+        m, v = self.m, self.v
+        m = 0.9 * m + grad
+        v = 0.9 * v + grad
+        for p in self.p:
+            p.data -= m + v
+    def step(self, grad):
+        self.m.mul_(0.9).add_(grad)
+        self.v = 0.9 * self.v + grad
+""",
+    "Nesterov with the value before": """
+velocity = [torch.zeros_like(p) for p in params]
+for i, p in enumerate(params):
+    v = velocity[i]
+    v = 0.9 * v + p.grad
+    p.data -= 0.1 * (p.grad + 0.9 * v)
+    velocity[i].copy_(v)
+""",
+    "the first hidden state of each layer": """
+hidden = [torch.zeros(4, 8) for layer in layers]
+for i, layer in enumerate(layers):
+    h = hidden[i]
+    for x in inputs:
+        h = 0.5 * h + layer(x)
+    grad = h.sum()
+""",
+    "stored in an object": """
+averages = {"loss": 0.0}
+class Meter:
+    def update(self, model, grad):
+        for key in averages:
+            value = averages[key]
+            value = 0.9 * value + 0.1 * grad
+            self.value = value
+""",
+}
 
 
 @pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)

@@ -35,11 +35,12 @@ def ops_in_closure(source: SourceFile, step: Op) -> list[Op]:
 
 
 def calls_closure_repeatedly(step: Op) -> bool:
-    """Return True for a step of an LBFGS optimizer that has more than one iteration."""
+    """Return True for a step of an LBFGS optimizer that has more than one iteration and evaluation."""
     for each in step.subject.alternatives():
         if each.kind is not ValueKind.OPTIMIZER or not each.name.endswith("LBFGS"):
             return False
-        limit = each.arguments.get("max_iter") or each.arguments.get("2")
-        if limit is not None and (not isinstance(limit.constant(20), int) or limit.constant(20) < 2):
-            return False
+        for name, position in (("max_iter", "2"), ("max_eval", "3")):
+            limit = each.arguments.get(name) or each.arguments.get(position)
+            if limit is not None and (not isinstance(limit.constant(20), int) or limit.constant(20) < 2):
+                return False
     return True

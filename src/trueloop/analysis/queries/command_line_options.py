@@ -4,7 +4,9 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.class_instances import called_function, definitions
+from trueloop.analysis.queries.possible_values import origins
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in
 
@@ -27,6 +29,14 @@ def option_default(source: SourceFile, node: ast.expr) -> ast.expr | None:
     options = [each for each in definitions(source).calls.get("add_argument", []) if destination(each) == node.attr]
     defaults = [each.value for option in options for each in option.keywords if each.arg == "default"]
     return defaults[0] if len(options) == len(defaults) == 1 else None
+
+
+def number_of(source: SourceFile, node: ast.expr | None) -> float | None:
+    """Return the only number that an expression may be, perhaps as the default of an option; None if it is unknown."""
+    values = [] if node is None else list(origins(source, node))
+    values += [default for each in values if (default := option_default(source, each)) is not None]
+    numbers = [number for each in values if (number := initial_number(each)) is not None]
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def parsed_arguments(source: SourceFile) -> Iterator[tuple[ast.Assign, str]]:

@@ -19,13 +19,15 @@ Fix
 When this is fine
     - The new tensors are used: as fast weights in meta-learning, or through ``functional_call``.
     - You only measure gradients, and compute no update.
+    - The buffer is changed in place before, as in ``m.mul_(beta).add_(g)``, and then divided for the bias correction.
 
 How it is detected
     The sanitizer reports a program in which 12 backward passes reached the parameters of a model, none of its values
     changed, no optimizer ever stepped, and a line of the program computes ``x - y`` from a gradient and gives the
     result the name of ``x``. The linter reports such a line in a loop over the parameters of a model, also for the
-    mixture of two models, if the result is not used, and a loop variable over a list of zeros, such as momentum
-    buffers, that gets its new value and is not stored in the list.
+    mixture of two models, if the result is not used. It also reports a running state that was created as zeros, such
+    as a momentum buffer, if its new value is given to a variable that was read from its list or dictionary, and is
+    not stored there.
 
 References
     PyTorch tutorial "Learning PyTorch with Examples",
@@ -33,15 +35,17 @@ References
 """
 
 import ast
+import re
 import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.program_files import parse_files
-from trueloop.analysis.queries.batch_loops import assigned_in
+from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, function_of
+from trueloop.analysis.queries.possible_values import enclosing_expressions, enclosing_nodes, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.findings import Evidence, SourceLocation
-from trueloop.core.source_text import Fix, dotted_name, nodes_in, read_source
+from trueloop.core.source_text import Fix, dotted_name, encloses, nodes_in, read_source
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import BackwardEnded, ModelCalled, Ref, StepSkipped, StepTaken
 from trueloop.tracing.parameter_snapshot import first_values
@@ -49,6 +53,8 @@ from trueloop.tracing.running_code import user_modules
 
 MIN_BACKWARDS: Final = 12
 _TO_VECTOR: Final = "parameters_to_vector"
+_READING: Final = re.compile(r"(?<!^copy)(?<!^set)_$|^(print|float|len|str|isinstance)$")  # do not store
+_ZEROS: Final = re.compile(r"zeros|(?<![\w.])0\.0(?!\d)")
 
 
 class Detector(BaseDetector):
@@ -185,12 +191,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
             text, items, fix = ast.unparse(value), pairs[name], None
             if _is_descent(loop, value, name):
                 what = "the parameter keeps its old value" if _is_last_use(loop, node, name) else ""
-                what = "" if _is_stored(loop, name) else what
+                what = "" if _is_passed_on(source, loop, name) else what
             elif "parameters(" in ast.unparse(items):
                 is_lost = ("grad" in text or _is_mixture(value)) and _is_last_use(loop, node, name)
                 what = "the model keeps the old parameter" if is_lost else ""
             else:
-                is_state = _starts_at_zero(source, items) and not _is_stored(loop, name)
+                is_state = not _is_passed_on(source, loop, name) and not _changes_in_place(loop, name)
+                is_state = is_state and _starts_at_zero(source, items, None)
                 what = f"`{ast.unparse(items)}` keeps its old value, so the next update starts from it again"
                 what = what if is_state else ""
                 edit = source.text.replace(node, f"{name}.copy_({text})")
@@ -198,6 +205,121 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if what:
                 message = f"`{ast.unparse(node)}` gives a new tensor to the loop variable only: {what}."
                 yield Hit(message=message, node=node, fix=fix)
+    yield from _lost_states(source)
+
+
+def _lost_states(source: SourceFile) -> Iterator[Hit]:
+    """Yield each new value of a running state that is given to the variable which was read from its container only."""
+    reads = [(read, *pair) for read in source.nodes_of(ast.Assign) for pair in assigned_pairs(read)]
+    for read, target, value in reads:
+        container, key = _item(value)
+        if not isinstance(target, ast.Name) or container is None:
+            continue
+        name, function, loop = target.id, function_of(source, read), _loop_around(source, read)
+        scope: Any = loop if isinstance(function, ast.Module) else function
+        update = next(_updates(source, read, name, loop, scope), None) if scope is not None else None
+        if scope is None or update is None or _is_passed_on(source, scope, name) or _changes_in_place(scope, name):
+            continue
+        if _starts_at_zero(source, container, key, value):
+            yield Hit(
+                message=f"`{ast.unparse(update)}` gives a new value to the variable `{name}` only: "
+                f"`{ast.unparse(value)}` keeps its old value, so the next update starts from it again.",
+                node=update,
+                related=((read, "read here"),),
+            )
+
+
+def _item(value: ast.expr) -> tuple[ast.expr | None, ast.expr | None]:
+    """Return the container and the key of ``state[key]`` and ``state.get(key, zeros)``; an attribute is its own key."""
+    match value:
+        case ast.Subscript(container, key) | ast.Call(ast.Attribute(container, "get" | "setdefault"), [key, _]):
+            return container, key
+        case _:
+            return (value, value) if isinstance(value, ast.Attribute) else (None, None)
+
+
+def _loop_around(source: SourceFile, node: ast.AST) -> ast.AST | None:
+    return next((each for each in enclosing_nodes(source, node) if isinstance(each, ast.For | ast.While)), None)
+
+
+def _updates(source: SourceFile, read: ast.Assign, name: str, loop: Any, scope: Any) -> Iterator[ast.Assign]:
+    """Yield the assignments after a read, in the same loop, that compute the next value of a running state."""
+    for node in nodes_in(loop or scope, ast.Assign):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
+                is_later = node.lineno > read.lineno and function_of(source, node) is function_of(source, read)
+                if is_later and _loop_around(source, node) is loop and _is_running(value, name):
+                    yield node
+            case _:
+                pass
+
+
+def _is_running(value: ast.expr, name: str) -> bool:
+    """Return True for the next value of a sum or moving average, such as ``mu * v + g`` or ``v.mul(mu).add(g)``."""
+    match value:
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+            is_left = _is_share(left, name) and (isinstance(left, ast.Name) or not _reads(right, name))
+            return is_left or (_is_share(right, name) and not _reads(left, name))
+        case ast.Call(func=ast.Attribute(attr="add" | "lerp", value=receiver)):
+            return _is_share(receiver, name)
+        case _:
+            return False
+
+
+def _is_share(node: ast.expr, name: str) -> bool:
+    """Return True for ``v``, ``mu * v`` and ``v.mul(mu)``."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
+            return any(isinstance(each, ast.Name) and each.id == name for each in (left, right))
+        case ast.Call(func=ast.Attribute(attr="mul", value=ast.Name(id=own))) | ast.Name(id=own):
+            return own == name
+        case _:
+            return False
+
+
+def _changes_in_place(scope: ast.AST, name: str) -> bool:
+    """Return True for ``v += g``, ``v[:] = g``, ``v.mul_(mu)`` and ``out=v``."""
+    for node in nodes_in(scope, ast.AugAssign, ast.Subscript, ast.Attribute, ast.keyword):
+        match node:
+            case ast.AugAssign(ast.Name(own)) | ast.Subscript(ast.Name(own), ctx=ast.Store()):
+                pass
+            case ast.keyword("out", ast.Name(own)):
+                pass
+            case ast.Attribute(ast.Name(own), attr) if attr.endswith("_"):
+                pass
+            case _:
+                continue
+        if own == name:
+            return True
+    return False
+
+
+def _is_passed_on(source: SourceFile, scope: ast.AST, name: str) -> bool:
+    """Return True if a variable is stored, returned, or passed to code that may store it."""
+    names = [each for each in nodes_in(scope, ast.Name) if each.id == name and isinstance(each.ctx, ast.Load)]
+    return any(_is_kept(source, each) for each in names)
+
+
+def _is_kept(source: SourceFile, node: ast.Name) -> bool:
+    child: ast.AST = node
+    for around in enclosing_expressions(source, node):
+        match around:
+            case ast.Call(func=func) if child is not func:
+                is_read = _READING.search(last_name(func)) or source.qualified_name(func).startswith("torch.")
+                if not is_read:
+                    return True
+            case ast.List() | ast.Tuple() | ast.Dict() | ast.Yield() | ast.Lambda():
+                return True
+            case _:
+                pass
+        child = around
+    statement = source.statement_of(node)
+    match statement:
+        case ast.Assign(targets=targets, value=value) if encloses(value, node):
+            stored = [each for each in targets if isinstance(each, ast.Subscript | ast.Attribute)]
+            return value is node or any(getattr(each, "attr", "") != "data" for each in stored)
+        case _:
+            return isinstance(statement, ast.Return)
 
 
 def _loop_variables(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -210,6 +332,8 @@ def _loop_variables(target: ast.expr, items: ast.expr) -> Iterator[tuple[str, as
         case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=parts) if len(targets) == len(parts):
             for each, part in zip(targets, parts, strict=True):
                 yield from _loop_variables(each, part)
+        case ast.Tuple(elts=[_, ast.Name(id=name)]), ast.Call(func=ast.Attribute(value=container, attr="items")):
+            yield name, container
         case _:
             pass
 
@@ -247,26 +371,36 @@ def _is_last_use(loop: ast.For, statement: ast.Assign, name: str) -> bool:
     return not any(each.lineno > statement.lineno and isinstance(each.ctx, ast.Load) for each in reads)
 
 
-def _starts_at_zero(source: SourceFile, items: ast.expr) -> bool:
-    """Return True if a list is created once with tensors of zeros, as momentum buffers are."""
-    created = assigned_in(source.tree, dotted_name(items)) if dotted_name(items) else []
-    return len(created) == 1 and isinstance(created[0], ast.ListComp) and "zeros" in ast.unparse(created[0].elt)
+def _starts_at_zero(source: SourceFile, container: Any, key: ast.expr | None, read: ast.expr | None = None) -> bool:
+    """Return True if the items of a container, or the one with a constant key, are created as zeros, and stay so."""
+    container = container.func.value if last_name(getattr(container, "func", None)) == "values" else container
+    stored = [*_stored(source, container, key), *(read.args[1:] if isinstance(read, ast.Call) else ())]
+    values = {ast.unparse(each) for each in stored} - {"None", "{}"}
+    return bool(values) and all(map(_ZEROS.search, values))
 
 
-def _is_stored(loop: ast.For, name: str) -> bool:
-    """Return True if a loop stores a variable in a list or tensor, or passes it to a call that may do so."""
-    for node in nodes_in(loop, ast.Assign, ast.Call, ast.Yield, ast.Return):
-        match node:
-            case ast.Assign(targets=[ast.Subscript() | ast.Attribute()], value=value) if _reads(value, name):
-                return True
-            case ast.Call(func=ast.Attribute(attr="append" | "copy_" | "set_" | "extend"), args=args):
-                if any(_reads(each, name) for each in args):
-                    return True
-            case ast.Yield() | ast.Return():
-                return True
-            case _:
-                pass
-    return False
+def _stored(source: SourceFile, container: ast.expr, key: ast.expr | None) -> Iterator[ast.expr]:
+    """Yield what a program assigns to a list or dictionary and to its items, or to any item with a constant key."""
+    is_named = isinstance(key, ast.Constant) and isinstance(key.value, str)
+    path = "" if is_named else dotted_name(container)
+    made = [*origins(source, container), *assigned_in(source.tree, path)] if path else []
+    names = {last_name(each) for each in made if isinstance(each, ast.Name | ast.Attribute)}
+    yield from (each for each in made if not isinstance(each, ast.Name | ast.Attribute))
+    for node in source.nodes_of(ast.Attribute if key is container else ast.Subscript):
+        name = last_name(node if key is container else node.value)
+        if getattr(node.slice, "value", None) == key.value if is_named else name in names:  # type: ignore[union-attr]
+            yield from _changes_of(source, node)
+    for each in source.nodes_of(ast.Dict) if is_named else ():
+        yield from (v for k, v in zip(each.keys, each.values, strict=True) if getattr(k, "value", None) == key.value)  # type: ignore[union-attr]
+
+
+def _changes_of(source: SourceFile, item: ast.Subscript | ast.Attribute) -> Iterator[ast.expr]:
+    """Yield what is assigned to an item, or the item itself if it may be changed in place."""
+    parent: Any = source.parents.get(id(item))
+    if isinstance(parent, ast.Assign) and item in parent.targets:
+        yield parent.value
+    elif isinstance(parent, ast.Call | ast.AugAssign | ast.Delete) or last_name(parent).endswith(("_", "data")):
+        yield item
 
 
 _UPDATES: Final = ".grad|grads|grad(|tau|target|ema|decay|polyak"

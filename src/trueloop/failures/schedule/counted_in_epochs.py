@@ -68,9 +68,8 @@ from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.batch_loops import assigned_in
-from trueloop.analysis.queries.best_values import initial_number
 from trueloop.analysis.queries.class_instances import called_function, enclosing_loops
-from trueloop.analysis.queries.command_line_options import option_default
+from trueloop.analysis.queries.command_line_options import number_of
 from trueloop.analysis.queries.loops import is_batch_loop
 from trueloop.analysis.queries.own_schedules import OwnAdvance, functions_of_lambda, own_advances
 from trueloop.analysis.queries.possible_values import enclosing_nodes, known_integer, origins
@@ -342,9 +341,9 @@ def _vanishing_rates(source: SourceFile) -> Iterator[Hit]:
         loop, arguments = advance.loops[0], scheduler.arguments
         gamma, size = arguments.get("gamma") or arguments.get("2" if kind == "StepLR" else "1"), arguments.get("1")
         size = arguments.get("step_size") or size if kind == "StepLR" else None
-        factor = _number(source, gamma.node) if gamma is not None else 0.1
-        count = loop.trip_count() or _number(source, _epoch_count(loop)) or 0
-        every = 1.0 if kind == "ExponentialLR" else _number(source, size.node) if size is not None else None
+        factor = number_of(source, gamma.node) if gamma is not None else 0.1
+        count = loop.trip_count() or number_of(source, _epoch_count(loop)) or 0
+        every = 1.0 if kind == "ExponentialLR" else number_of(source, size.node) if size is not None else None
         steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
         is_per_update = any(each.same_iteration_as(advance) for each in steps)
         if not factor or not every or not is_per_update or not advance.is_unconditional_in(loop):
@@ -426,14 +425,6 @@ def _epoch_count(loop: Loop) -> ast.expr | None:
             return None
 
 
-def _number(source: SourceFile, node: ast.expr | None) -> float | None:
-    """Return the number that an expression has as its value, perhaps as the default of an option; None if unknown."""
-    values = [] if node is None else list(origins(source, node))
-    values += [default for each in values if (default := option_default(source, each)) is not None]
-    numbers = [number for each in values if (number := initial_number(each)) is not None]
-    return numbers[0] if len(numbers) == 1 else None
-
-
 def _length_in_epochs(source: SourceFile, scheduler: AbstractValue, loop: Loop, inner: Loop) -> str:
     """Return in words that the length of a schedule is the number of epochs, or a part of it; "" if it is not."""
     name, epochs, names = scheduler.name.rpartition(".")[2], _trip_counts(loop), _limits(loop)
@@ -442,12 +433,12 @@ def _length_in_epochs(source: SourceFile, scheduler: AbstractValue, loop: Loop, 
         return f"the schedule is `{ast.unparse(lengths[0].node)}` steps long, the number of epochs" if lengths else ""
     argument = scheduler.arguments.get(DROPS.get(name, "")) or scheduler.arguments.get("1")
     gamma = scheduler.arguments.get("gamma") or scheduler.arguments.get("2")
-    is_abrupt = gamma is None or 0 < (_number(source, gamma.node) or 1) <= DROP
+    is_abrupt = gamma is None or 0 < (number_of(source, gamma.node) or 1) <= DROP
     if name not in DROPS or argument is None or not (is_abrupt or name == "MultiStepLR") or not _is_over_batches(inner):
         return ""
     drops = [argument] if name == "StepLR" else [each for part in argument.alternatives() for each in part.sources]
-    count = loop.trip_count() or _number(source, _epoch_count(loop)) or 0
-    are_within = all(1 < (_number(source, each.node) or 0) <= (count or SOON) for each in drops)
+    count = loop.trip_count() or number_of(source, _epoch_count(loop)) or 0
+    are_within = all(1 < (number_of(source, each.node) or 0) <= (count or SOON) for each in drops)
     if not drops or not (are_within or all(any(_is_part_of(each, one, names) for one in epochs) for each in drops)):
         return ""
     text = f"{DROPS[name]}={ast.unparse(argument.node)}" if isinstance(argument.node, ast.expr) else DROPS[name]

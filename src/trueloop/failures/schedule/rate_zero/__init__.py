@@ -21,6 +21,7 @@ When this is fine
     - The optimizer has learning rate 0 and no scheduler.
     - The schedule has reached its end (SCH003 reports later updates).
     - A factor per update close to 1, such as 0.9999, or a decay like 1 / t.
+    - A decay with a lower limit, under a condition, or from a value that is set again in each epoch.
 
 How it is detected
     In a run, the sanitizer reports two or more updates with a learning rate of zero in all parameter groups, or 16 or
@@ -30,7 +31,8 @@ How it is detected
     ``group["lr"] *= 0.9`` in each batch, if it was at most 1e-6 of the highest one for more than half of the updates.
     If the rate falls by the same factor in every update, a third of the updates below 1e-4 is enough. The linter
     reports a rate that is multiplied by a constant of at most 0.99 in every iteration of a loop over batches, also by
-    an ``ExponentialLR`` or a ``StepLR(step_size=1)``, or by an ``ExponentialLR`` in a method such as ``on_batch_end``.
+    an ``ExponentialLR`` or a ``StepLR(step_size=1)``, or by an ``ExponentialLR`` in a method such as ``on_batch_end``,
+    or of at most 0.97 for a rate of hand-written updates, such as ``lr *= 0.95`` or ``state.lr = state.lr * gamma``.
     It also reports a current rate that is multiplied by a function of the progress, such as ``group["lr"] *= (1 - step
     / total) ** 0.9`` or ``MultiplicativeLR`` with ``0.9 ** epoch``, which compounds the decay: such a factor belongs to
     the first rate. And it reports a schedule of transformers, such as ``get_linear_schedule_with_warmup``, whose number
@@ -215,12 +217,16 @@ def _count_updates_between(previous: tuple[int, int] | None, event: SchedulerSte
     return event.optimizer_steps - steps if event.last_epoch == count + 1 else 0
 
 
+_OF_OPTIMIZER: Final = re.compile(r"param_groups|ExponentialLR|StepLR|MultiplicativeLR|_with_warmup\(")
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each statement or scheduler that lowers the rate by a constant factor after every batch."""
     decays = [(statement, factor, ()) for statement, factor in decays_in_text(source)]
-    schedules = schedulers_per_batch(source)
+    is_scheduled = source.mentions(_OF_OPTIMIZER)
+    schedules = schedulers_per_batch(source) if is_scheduled else ()
     decays += [(node, factor, ((built.node, "the scheduler"),)) for node, built, factor in schedules]
-    in_hooks = schedulers_in_hooks(source)
+    in_hooks = schedulers_in_hooks(source) if is_scheduled else ()
     decays += [(node, factor, ((built, "the scheduler"),)) for node, built, factor in in_hooks]
     for node, factor, related in decays:
         yield Hit(
@@ -230,7 +236,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             related=related,
         )
 
-    for node, factor in compounding_decays(source):
+    for node, factor in compounding_decays(source) if is_scheduled else ():
         yield Hit(
             message=f"`{ast.unparse(factor)}` is the decay since the start, but the current rate is multiplied by it "
             "each time, so the decays compound and the rate is soon zero. Multiply the first rate instead.",
@@ -254,10 +260,7 @@ def _batches(factor: float) -> int:
     return math.ceil(math.log(SMALL) / math.log(factor))
 
 
-RULE: Final = Rule(
-    required_words=("param_groups|ExponentialLR|StepLR|MultiplicativeLR|_with_warmup(", ".step(", "backward("),
-    find=find,
-)
+RULE: Final = Rule(required_words=("lr|LR|rate|eta|step_size|param_groups|_with_warmup(", "backward(|grad("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

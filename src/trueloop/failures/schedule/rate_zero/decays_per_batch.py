@@ -14,15 +14,17 @@ from trueloop.analysis.queries.batch_loops import (
     hand_made_batch_loops,
     is_loader,
 )
-from trueloop.analysis.queries.best_values import initial_number
-from trueloop.analysis.queries.command_line_options import option_default
+from trueloop.analysis.queries.command_line_options import number_of
 from trueloop.analysis.queries.layer_arguments import argument_node
 from trueloop.analysis.queries.loops import is_batch_loop, is_statement
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.possible_values import enclosing_nodes, origins
 from trueloop.analysis.source_file import SourceFile, last_name
-from trueloop.core.source_text import nodes_in, walk
+from trueloop.core.source_text import encloses, nodes_in, walk
 
 MAX_FACTOR: Final = 0.99
+MAX_OWN_FACTOR: Final = 0.97  # of a rate that only its name shows; after 150 batches 1 % is left
+_OWN_RATE: Final = re.compile(r"(^|_)(lr|lrate|learn(ing)?_rate|eta|step_size)\d*$", re.IGNORECASE)
+_LIMITS: Final = frozenset(("max", "clip", "clamp", "maximum"))
 _BATCH_HOOK: Final = re.compile(
     r"(on_|after_)?(train(ing)?_)?(batch|step|iter(ation)?)_(end|finished)|after_(train_)?(batch|step)"
 )
@@ -43,17 +45,19 @@ def decays_in_text(source: SourceFile) -> Iterator[tuple[ast.AST, float]]:
         if not _trains(loop.node, functions):
             continue
         for statement in _unconditional(loop.node.body, functions):
-            factor = _factor(source, statement, loop.node)
+            factor = _factor(source, statement, loop.node) or _own_factor(source, statement, loop.node)
             if factor is not None and 0 < factor <= MAX_FACTOR and id(statement) not in reported:
                 reported.add(id(statement))
                 yield statement, factor
 
 
 def _trains(loop: ast.For, functions: dict[str, ast.FunctionDef]) -> bool:
-    """Return True if a loop calls ``backward``, or a function of the file that does."""
+    """Return True if a loop computes gradients, or calls a function of the file that does."""
     names = {last_name(each.func) for each in nodes_in(loop, ast.Call)}
     called = [functions[each] for each in sorted(names & functions.keys())]
-    return any(last_name(each.func) == "backward" for node in (loop, *called) for each in nodes_in(node, ast.Call))
+    return any(
+        last_name(each.func) in ("backward", "grad") for node in (loop, *called) for each in nodes_in(node, ast.Call)
+    )
 
 
 def _unconditional(block: list[ast.stmt], functions: dict[str, ast.FunctionDef], depth: int = 0) -> Iterator[ast.stmt]:
@@ -92,6 +96,46 @@ def _factor(source: SourceFile, statement: ast.stmt, loop: ast.For) -> float | N
             return _factor_of_variable(source, name, loop)
         case _:
             return None
+
+
+def _own_factor(source: SourceFile, statement: ast.stmt, loop: ast.For) -> float | None:
+    """Return the constant by which a statement multiplies ``lr`` or ``state.lr``; None if it may not vanish."""
+    match statement:
+        case ast.AugAssign(target=rate, op=ast.Mult() | ast.Div() as op, value=number):
+            pass
+        case (
+            ast.Assign(targets=[rate], value=ast.BinOp(left=old, op=ast.Mult() | ast.Div() as op, right=number))
+            | ast.Assign(targets=[rate], value=ast.BinOp(left=number, op=ast.Mult() as op, right=old))
+        ) if ast.unparse(old) == ast.unparse(rate):
+            pass
+        case _:
+            return None
+    name = last_name(rate)
+    if not isinstance(rate, ast.Name | ast.Attribute) or not _OWN_RATE.search(name):
+        return None
+    limits = [each for each in source.all_calls if last_name(each.func) in _LIMITS]
+    if any(name in ast.unparse(part) for each in limits for part in each.args) or _is_set_again(source, rate, loop):
+        return None
+    factor = number_of(source, number) or 1
+    factor = 1 / factor if isinstance(op, ast.Div) else factor
+    return factor if factor <= MAX_OWN_FACTOR else None
+
+
+def _is_set_again(source: SourceFile, rate: ast.Name | ast.Attribute, loop: ast.For) -> bool:
+    """Return True if each epoch may give a rate another value, or create the object that has it."""
+    function, name = function_of(source, loop), last_name(rate)
+    outer = next((each for each in enclosing_nodes(source, loop) if isinstance(each, ast.For | ast.While)), None)
+    if isinstance(rate, ast.Name) and (outer is None or function_of(source, rate) is not function):
+        return True  # a variable of a function that begins with its first value at each call
+    for node in source.nodes_of(ast.Assign):
+        where, names = function_of(source, node), {last_name(each) for each in node.targets}
+        is_within = encloses(outer or function, node) and (outer or not isinstance(function, ast.Module))
+        is_elsewhere = isinstance(rate, ast.Attribute) and getattr(where, "name", "__init__") != "__init__"
+        if name in names and (is_within or is_elsewhere) and name not in map(last_name, walk(node.value)):
+            return True
+        if is_within and last_name(getattr(rate, "value", None)) in names - {""}:
+            return True
+    return False
 
 
 def _factor_of_variable(source: SourceFile, name: str, loop: ast.For) -> float | None:
@@ -180,11 +224,8 @@ def _factor_of_call(source: SourceFile, call: ast.Call) -> float | None:
     """Return the factor of each step of a new ``ExponentialLR``, perhaps the default of an option; None for others."""
     if source.qualified_name(call.func) != "torch.optim.lr_scheduler.ExponentialLR":
         return None
-    gamma = argument_node(call, "gamma", 1)
-    values = [] if gamma is None else list(origins(source, gamma))
-    values += [default for each in values if (default := option_default(source, each)) is not None]
-    numbers = [number for each in values if (number := initial_number(each)) is not None]
-    return numbers[0] if len(numbers) == 1 and 0 < numbers[0] <= MAX_FACTOR else None
+    number = number_of(source, argument_node(call, "gamma", 1))
+    return number if number is not None and 0 < number <= MAX_FACTOR else None
 
 
 def _factor_of_scheduler(scheduler: AbstractValue) -> float | None:
