@@ -84,6 +84,8 @@ UNFIXED = {
     "DAT061",
     "DAT065",
     "DAT066",
+    "DAT068",
+    "DAT069",
     "ENV007",
     "ENV008",
     "ENV009",

@@ -152,7 +152,7 @@ class AbstractValue:
             layer = layer.sources[-1]
         return layer
 
-    def origin(self, views: Container[str] = (), *, items: bool = False) -> AbstractValue | None:
+    def origin(self, views: Container[str] = (), *, items: bool = False, offsets: bool = False) -> AbstractValue | None:
         """Return the value that shows how a tensor was computed, also within models of the file; None if not certain.
 
         The origin is the result of an operation or a layer, or the last layer of a ``Sequential``.
@@ -160,10 +160,11 @@ class AbstractValue:
         Args:
             views: names of operations to skip.
             items: whether to skip indexing too.
+            offsets: whether to skip the addition of a number too, as in ``rate + 1e-6``.
         """
         alternatives = list(self.alternatives())
         if len(alternatives) > 1:
-            found = [each.origin(views, items=items) for each in alternatives]
+            found = [each.origin(views, items=items, offsets=offsets) for each in alternatives]
             same = {"" if each is None else each.name for each in found}
             return found[0] if len(same) == 1 else None
         value = alternatives[0]
@@ -174,8 +175,11 @@ class AbstractValue:
         item = items and isinstance(value.node, ast.Subscript)
         if inner is None and value.sources and (item or value.name in views):
             inner = value.sources[0]
+        if inner is None and offsets and value.name == "binary Add":
+            terms = [each for each in value.sources if each.kind is not ValueKind.CONSTANT]
+            inner = terms[0] if len(terms) == 1 else None
         if inner is not None:
-            return inner.origin(views, items=items)
+            return inner.origin(views, items=items, offsets=offsets)
         return value if value.name and isinstance(value.node, ast.Call) else None
 
     def autograd_graph(self, limit: int = 2000) -> Iterator[AbstractValue]:

@@ -36,7 +36,63 @@ twice = frames * 2  # <- DAT039
 """,
 }
 
+FAULTY |= {
+    "frames of clips that a function draws": """
+def draw(rng):
+    clip = np.zeros((5, 8, 8)) + rng.integers(0, 80)
+    return clip.clip(0, 255).astype(np.uint8)
+class Clips(Dataset):
+    def __init__(self, n, rng):
+        self.clips = torch.from_numpy(np.stack([draw(rng) for _ in range(n)]))
+    def __getitem__(self, i):
+        clip = self.clips[i]
+        motion = clip[1:] - clip[:-1]  # <- DAT039
+        return motion.float() / 32.0
+""",
+    "two frames that were read": """
+def load(path):
+    return cv2.imread(path, cv2.IMREAD_GRAYSCALE)
+def motion(paths):
+    before, after = load(paths[0]), load(paths[1])
+    change = np.abs(after - before)  # <- DAT039
+    return torch.from_numpy(change).float()
+""",
+    "a list of frames": """
+def change(path):
+    frames = np.stack([cv2.imread(f"{path}/{i}.png") for i in range(4)])
+    return torch.from_numpy(frames[1:] - frames[:-1]).float()  # <- DAT039
+""",
+}
 CORRECT = {
+    "frames that are converted first": """
+def draw(rng):
+    return rng.integers(0, 255, (5, 8, 8)).astype(np.uint8)
+class Clips(Dataset):
+    def __init__(self, n, rng):
+        self.clips = torch.from_numpy(np.stack([draw(rng) for _ in range(n)]))
+    def __getitem__(self, i):
+        clip = self.clips[i].float()
+        return (clip[1:] - clip[:-1]) / 32
+""",
+    "a function that converts": """
+def load(path):
+    image = cv2.imread(path)
+    return image.astype(np.float32)
+def motion(first, second):
+    return torch.from_numpy(load(first) - load(second))
+""",
+    "a function with two kinds of results": """
+def load(path, raw):
+    if raw:
+        return cv2.imread(path)
+    return cv2.imread(path).astype(np.int16)
+def motion(first, second):
+    return torch.from_numpy(load(first, False) - load(second, False))
+""",
+    "a difference that cv2 computes": """
+def motion(first, second):
+    return torch.from_numpy(cv2.absdiff(cv2.imread(first), cv2.imread(second)))
+""",
     "two comparisons are counted": """
 position = torch.arange(20)[None]
 inside = (position.le(5).byte() + position.le(torch.tensor(9)).byte()).eq(1)

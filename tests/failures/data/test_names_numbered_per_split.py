@@ -645,6 +645,18 @@ def test_ids_of_one_index_are_accepted(lint_is_clean, rest):
     lint_is_clean(INDEX.replace("{mark}", "") + rest, "DAT026")
 
 
+def test_ranks_of_scores_are_accepted(lint_is_clean):
+    script = """
+import numpy as np
+def auc(labels, scores):
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    rank = np.cumsum(counts)[inverse]
+    return rank[labels > 0].mean() / len(rank)
+print(auc(train[1], model(train[0])), auc(test[1], model(test[0])))
+"""
+    lint_is_clean(script, "DAT026")
+
+
 def test_sorted_classes_of_each_part_are_accepted(lint_is_clean):
     script = INDEX.replace("{mark}", "").replace("ItemIndex", "ClassTable")
     lint_is_clean(script + "test_pairs = ClassTable(test).transform(test)\n", "DAT026")

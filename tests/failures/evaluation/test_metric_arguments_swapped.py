@@ -53,6 +53,25 @@ fp = cm[0, 1]
 cm = metrics.confusion_matrix(predicted, targets)  # <- EVL020
 recall = np.diag(cm) / cm.sum(axis=1)
 """,
+    "a function of the program": """
+def r2_score(y_true, y_pred):
+    return 1 - ((y_true - y_pred) ** 2).sum() / ((y_true - y_true.mean()) ** 2).sum()
+y, pred = table[:, 0], model(x).numpy() * 2
+print(r2_score(pred, y[te]))  # <- EVL020
+""",
+    "a function of the program, predictions first": """
+def precision(preds, target):
+    tp = ((preds == 1) & (target == 1)).sum()
+    return tp / (preds == 1).sum()
+print(precision(labels, model(x).argmax(1)))  # <- EVL020
+""",
+    "a method of the program": """
+class Scores:
+    def mape(self, actual, forecast):
+        return (abs(actual - forecast) / actual).mean()
+    def report(self, y_test, y_hat):
+        return self.mape(y_hat, y_test)  # <- EVL020
+""",
     "parameters that say nothing": """
 def score(a, b):
     return metrics.precision_score(b, a)  # <- EVL020
@@ -163,6 +182,23 @@ class Meter:
     "predicted labels": "print(recall_score(true_labels, pred_labels), recall_score(target_pred, labels_pred))\n",
     "torchmetrics": "from torchmetrics.functional import r2_score\nprint(r2_score(preds, target))\n",
     "own": "def r2_score(pred, target):\n    return 1 - ((pred - target) ** 2).sum()\nprint(r2_score(preds, target))\n",
+    "a function of the program, in its order": """
+def r2(y_true, y_pred):
+    return 1 - ((y_true - y_pred) ** 2).sum() / ((y_true - y_true.mean()) ** 2).sum()
+def recall(outputs, labels):
+    return ((outputs == 1) & (labels == 1)).sum() / labels.sum()
+print(r2(y[te], pred), recall(model(x).argmax(1), y), r2(y_pred=pred, y_true=y))
+""",
+    "a symmetric function of the program": """
+def rmse(y_true, y_pred):
+    return ((y_true - y_pred) ** 2).mean() ** 0.5
+print(rmse(pred, y))
+""",
+    "a function of names that say nothing": """
+def r2(a, b):
+    return 1 - ((a - b) ** 2).sum() / ((a - a.mean()) ** 2).sum()
+print(r2(pred, y), r2(first, second))
+""",
     "clusters": "print(metrics.precision_score(a, b), r2_score(first, second))\n",
     "a confusion matrix, transposed": "print(metrics.confusion_matrix(preds, labels))\n",
     "scores of people": "print(r2_score(data['label_score'], model_outputs))\n",

@@ -68,6 +68,57 @@ class Quantizer(nn.Module):
 """,
 }
 
+VQ = """
+class Quantizer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.codebook = nn.Embedding(16, 4)
+    def forward(self, z):
+        index = torch.cdist(z, self.codebook.weight).argmin(1)
+        z_q = self.codebook(index)  # <- GRD024
+        loss = F.mse_loss(z_q, z.detach()) + 0.25 * F.mse_loss(z, z_q.detach())
+        return z_q, loss
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.quantizer, self.decoder = nn.Linear(8, 4), Quantizer(), nn.Linear(4, 8)
+    def forward(self, x):
+        z_q, loss = self.quantizer(self.encoder(x))
+        return self.decoder(z_q), loss
+model = Autoencoder()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+x = torch.randn(128, 8)
+for step in range(6):
+    output, commitment = model(x)
+    loss = F.mse_loss(output, x) + commitment
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+WITHOUT = {
+    "a codebook": VQ,
+    "one-hot vectors": VQ.replace(
+        "z_q = self.codebook(index)", "z_q = torch.matmul(F.one_hot(index, 16).float(), self.codebook.weight)"
+    ),
+    "by hand": VQ.replace("self.codebook(index)", "self.codebook.weight[index].view(z.shape)")
+    .replace("F.mse_loss(z_q, z.detach())", "((z_q - z.detach()) ** 2).mean()")
+    .replace("F.mse_loss(z, z_q.detach())", "((z - z_q.detach()) ** 2).mean()"),
+}
+WITH = {
+    "in the quantizer": VQ.replace("return z_q, loss", "return z + (z_q - z).detach(), loss"),
+    "under the same name": VQ.replace("return z_q", "z_q = z + (z_q - z).detach()\n        return z_q"),
+    "in the model": VQ.replace(
+        "z_q, loss = self.quantizer(self.encoder(x))",
+        "z = self.encoder(x)\n        z_q, loss = self.quantizer(z)\n        z_q = z_q.detach() + z - z.detach()",
+    ),
+    "gradients copied by a hook": VQ.replace(
+        "return z_q, loss",
+        "out = z_q.detach().requires_grad_()\n        out.register_hook(z.backward)\n        return out, loss",
+    ),
+    "clusters that are only looked up": VQ.replace(
+        "loss = F.mse_loss(z_q, z.detach()) + 0.25 * F.mse_loss(z, z_q.detach())", "loss = 0 * z.mean()"
+    ),
+}
 CORRECT = {
     "a step to another value": """
 def move(z, codebook, rate):
@@ -135,3 +186,23 @@ def test_lint_reports(lint_reports, script: str):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts(lint_is_clean, script: str):
     lint_is_clean(HEAD + script, "GRD024")
+
+
+@pytest.mark.parametrize("script", WITHOUT.values(), ids=WITHOUT)
+def test_lint_reports_a_missing_estimator(lint_reports, script: str):
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", WITH.values(), ids=WITH)
+def test_lint_accepts_an_estimator(lint_is_clean, script: str):
+    lint_is_clean(HEAD + script.replace("  # <- GRD024", ""), "GRD024")
+
+
+def test_run_reports_a_missing_estimator(run_reports):
+    moved = VQ.replace("  # <- GRD024", "").replace("z_q.detach())", "z_q.detach())  # <- GRD024")
+    run_reports(HEAD + moved)
+
+
+@pytest.mark.parametrize("key", ["in the quantizer", "under the same name", "in the model"])
+def test_run_accepts_an_estimator(run_is_clean, key: str):
+    run_is_clean(HEAD + WITH[key].replace("  # <- GRD024", ""))

@@ -34,6 +34,34 @@ loss = F.poisson_nll_loss(body(x).squeeze(1), y, log_input=False)  # <- LOS064
 loss.backward()
 """,
 }
+FAULTY |= {
+    "a small number added in forward, in a class": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+    def forward(self, x):
+        return F.softplus(self.fc(x)).squeeze(-1) + 1e-6
+class Counts:
+    def __init__(self):
+        self.net = Net()
+        self.criterion = nn.PoissonNLLLoss()
+    def fit(self, x, y):
+        rate = self.net(x)
+        loss = self.criterion(rate, y)  # <- LOS064
+        loss.backward()
+Counts().fit(x, y)
+""",
+    "a ReLU at the end": """
+net = nn.Sequential(body, nn.ReLU())
+loss = nn.PoissonNLLLoss(reduction="sum")(net(x).flatten(), y)  # <- LOS064
+loss.backward()
+""",
+    "a sigmoid": """
+loss = F.poisson_nll_loss(torch.sigmoid(body(x)).squeeze(1), y)  # <- LOS064
+loss.backward()
+""",
+}
 
 CORRECT = {
     "a rate": """
@@ -56,6 +84,23 @@ rate = torch.exp(body(x)).squeeze(1)
 loss = F.poisson_nll_loss(rate.log(), y)
 loss.backward()
 """,
+    "a linear layer, made positive": """
+loss = F.poisson_nll_loss(body(x).squeeze(1).clamp(min=1e-6), y, log_input=False)
+loss.backward()
+""",
+    "the logarithm of an exposure added": """
+exposure = torch.rand(64) + 1
+loss = F.poisson_nll_loss(body(x).squeeze(1) + exposure.log(), y)
+loss.backward()
+""",
+    "a bounded logarithm": """
+loss = F.poisson_nll_loss(3 * torch.tanh(body(x)).squeeze(1) + 1, y)
+loss.backward()
+""",
+    "an evaluation without gradients": """
+with torch.no_grad():
+    print(F.poisson_nll_loss(body(x).exp().squeeze(1), y, log_input=False))
+""",
 }
 
 
@@ -67,3 +112,13 @@ def test_lint_reports_the_other_meaning(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_accepts_what_the_loss_expects(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_other_meaning(run_reports, script):
+    run_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_what_the_loss_expects(run_is_clean, script):
+    run_is_clean(HEAD + script)

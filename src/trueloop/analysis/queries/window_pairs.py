@@ -11,7 +11,7 @@ from trueloop.analysis.queries.batch_loops import assigned_in, assigned_pairs, f
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import nodes_in, walk
 
-_CONVERSIONS: Final = frozenset((
+CONVERSIONS: Final = frozenset((
     "array", "asarray", "as_tensor", "astype", "clone", "contiguous", "copy", "double", "flatten", "float", "float32",
     "from_numpy", "int", "list", "long", "numpy", "ravel", "reshape", "squeeze", "stack", "tensor", "to", "to_numpy",
     "tolist", "type", "unsqueeze", "values", "view", "FloatTensor", "LongTensor", "Tensor", "vstack",
@@ -161,7 +161,7 @@ def array_of(node: ast.expr) -> ast.expr:
     """Return the array of which an expression keeps all values: ``s`` of ``torch.tensor(s.copy())``."""
     while True:
         match node:
-            case ast.Call(func=func, args=args) if last_name(func) in _CONVERSIONS:
+            case ast.Call(func=func, args=args) if last_name(func) in CONVERSIONS:
                 is_method = isinstance(func, ast.Attribute) and not (
                     isinstance(func.value, ast.Name) and func.value.id in ("np", "numpy", "torch", "th", "pd")
                 )

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import is_label
+from trueloop.analysis.queries.class_instances import called_function
 from trueloop.analysis.queries.metric_names import name_words
 from trueloop.analysis.queries.possible_values import origins, possible_values
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
@@ -103,11 +104,13 @@ def _is_class_map(node: ast.expr) -> bool:
 def _is_bytes(source: SourceFile, node: ast.expr, depth: int = 6) -> bool:
     """Return True if all that is known about an array says that it is uint8."""
     match node:
-        case ast.Call():
+        case ast.Call() if called_function(source, node) is None:
             return _makes_bytes(source, node, depth)
-        case ast.Subscript(value=value) | ast.Attribute(value=value, attr="T"):
+        case ast.Subscript(value=value) | ast.Attribute(value=value, attr="T") | ast.ListComp(elt=value):
             return _is_bytes(source, value, depth)
-        case ast.Name() | ast.Attribute() if depth:
+        case ast.List(elts=values) if depth:
+            return bool(values) and all(_is_bytes(source, each, depth - 1) for each in values)
+        case ast.Name() | ast.Attribute() | ast.Call() if depth:
             values = possible_values(source, node)
             return bool(values) and all(_is_bytes(source, each, depth - 1) for each in values)
         case _:

@@ -18,15 +18,16 @@ Fix
 When this is fine
     - A confusion matrix is only shown, or its cells are named in the other order: ``tn, fn, fp, tp``.
     - The metric is symmetric: accuracy, a mean squared or absolute error, a correlation, or F1 without weights.
-    - The function is one of torchmetrics or of the program, which have orders of their own.
+    - The function is one of torchmetrics, or one of the program whose parameters have this order.
     - The names suggest another order than the program means, such as ``labels`` for clusters that were found.
 
 How it is detected
     Only the linter finds it, by names: the function comes from ``sklearn.metrics`` and is not symmetric, its first
     argument is a prediction (``preds``, ``outputs``, ``y_hat``, ``model(x)``, ``scores.argmax(1)``), and its second one
     the labels (``y_true``, ``labels``, ``targets``, ``y_test``). A variable like ``p`` has the names of its value, and
-    a list those of what is appended to it. A confusion matrix counts if its cells are called ``fp`` and ``fn``, or its
-    row sums give the recall.
+    a list those of what is appended to it. A function of the program that is called like such a metric is judged by the
+    names of its parameters: ``def r2(y_true, y_pred)``. A confusion matrix counts if its cells are called ``fp`` and
+    ``fn``, or its row sums give the recall.
 
 References
     scikit-learn, "Metrics and scoring", https://scikit-learn.org/stable/modules/model_evaluation.html
@@ -38,8 +39,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.queries.batch_loops import function_of, without_conversions
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.class_instances import called_function
+from trueloop.analysis.queries.possible_values import parameters_of, possible_values
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
+from trueloop.analysis.queries.shuffled_loaders import passed_argument
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix, dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -51,6 +54,12 @@ _ASYMMETRIC: Final = frozenset((
     "average_precision_score", "log_loss", "brier_score_loss", "classification_report", "balanced_accuracy_score",
     "det_curve", "ndcg_score", "top_k_accuracy_score",
 ))  # fmt: skip
+_OWN: Final = re.compile(
+    r"(^|_)(r2|r_?squared?|mape|precision|recall|auc|auroc|roc|explained|nse|f_?beta|sensitivity|specificity|tpr|fpr"
+    r"|ndcg|average_precision|log_?loss)(_|$)",
+    re.IGNORECASE,
+)
+"""Names of the program's own metrics that have another value if their arguments are exchanged."""
 _PREDICTION: Final = re.compile(
     r"(^|_)(y?preds?|predicted|predictions?|predict|outputs?|outs?|logits?|y?hats?|y?scores?|yhat|probs?|proba"
     r"|probabilities|estimates?|estimated|forecasts?|guess(es|ed)?|decoded|inferred|decisions?)(_|$|\d)",
@@ -72,32 +81,52 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for each in nodes_in(source.tree, ast.FunctionDef):
         names.pop(each.name, None)  # the program's own function replaces the imported one
     for node in source.all_calls:
-        module, _, function = qualified_name(node.func, names).rpartition(".")
-        is_used = function == "confusion_matrix" and _names_its_cells(source, node)
-        if module != "sklearn.metrics" or not (function in _ASYMMETRIC or is_used):
-            continue
-        given: dict[str, ast.expr] = {each.arg: each.value for each in node.keywords if each.arg is not None}
-        labels = given.get("y_true") or (node.args[0] if node.args else None)
-        predictions = next(
-            (value for key, value in given.items() if key in ("y_pred", "y_score", "y_prob", "y_proba")),
-            node.args[1] if len(node.args) > 1 else None,
-        )
+        labels, predictions = _of_library(source, node, names) or _of_own_function(source, node)
         if labels is None or predictions is None:
             continue
         first_values, second_values = _named(source, labels), _named(source, predictions)
         if not all(map(_is_prediction, first_values)) or not all(map(_is_label, second_values)):
             continue
         first, second = ast.unparse(labels), ast.unparse(predictions)
+        is_first = (labels.lineno, labels.col_offset) < (predictions.lineno, predictions.col_offset)
+        order = "labels first, then the predictions" if is_first else "predictions first, then the labels"
         yield Hit(
-            message=f"`{function}` expects the labels first, then the predictions: here `{first}` holds "
-            f"predictions and `{second}` labels.",
+            message=f"`{last_name(node.func)}` expects the {order}: here `{first}` holds predictions and `{second}` "
+            "labels.",
             node=node,
             fix=Fix(
                 (source.text.replace(labels, second), source.text.replace(predictions, first)),
                 safe=False,
-                description="Pass the labels first",
+                description=f"Pass the {order.partition(',')[0]}",
             ),
         )
+
+
+def _of_library(
+    source: SourceFile, node: ast.Call, names: dict[str, str]
+) -> tuple[ast.expr | None, ast.expr | None] | None:
+    """Return what a metric of scikit-learn takes for the labels and for the predictions; None for other calls."""
+    module, _, function = qualified_name(node.func, names).rpartition(".")
+    is_used = function == "confusion_matrix" and _names_its_cells(source, node)
+    if module != "sklearn.metrics" or not (function in _ASYMMETRIC or is_used):
+        return None
+    given: dict[str, ast.expr] = {each.arg: each.value for each in node.keywords if each.arg is not None}
+    predictions = next(
+        (value for key, value in given.items() if key in ("y_pred", "y_score", "y_prob", "y_proba")),
+        node.args[1] if len(node.args) > 1 else None,
+    )
+    return given.get("y_true") or (node.args[0] if node.args else None), predictions
+
+
+def _of_own_function(source: SourceFile, node: ast.Call) -> tuple[ast.expr | None, ast.expr | None]:
+    """Return the same for a metric of the program, by the names of its parameters."""
+    function = called_function(source, node) if _OWN.search(last_name(node.func)) else None
+    if function is None:
+        return None, None
+    names = [ast.Name(id=each.arg) for each in parameters_of(function)]
+    found = [[each.id for each in names if is_of_kind(each)] for is_of_kind in (_is_label, _is_prediction)]
+    passed = [passed_argument(source, function, node, each[0]) if len(each) == 1 else None for each in found]
+    return passed[0], passed[1]
 
 
 def _named(source: SourceFile, node: ast.expr) -> list[ast.expr]:
@@ -192,7 +221,8 @@ def _base(node: ast.expr) -> ast.expr:
                 return node
 
 
-RULE = Rule(required_words=("sklearn", "|".join(sorted({*_ASYMMETRIC, "confusion_matrix"}))), find=find)
+_MENTIONED: Final = re.compile(rf"{'|'.join(sorted({*_ASYMMETRIC, 'confusion_matrix'}))}|def \w*?{_OWN.pattern}", re.I)
+RULE = Rule(required_words=(_MENTIONED,), find=find)
 
 BAD = """
 import torch

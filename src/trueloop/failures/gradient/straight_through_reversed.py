@@ -1,4 +1,4 @@
-"""A straight-through estimator is the wrong way round: the quantised value gets the gradient instead of the encoder.
+"""A straight-through estimator is missing or the wrong way round: the encoder gets no gradient from the decoder.
 
 What you see
     The encoder learns nothing from the reconstruction, or only through the commitment loss. Training looks fine, since
@@ -7,7 +7,9 @@ What you see
 Why it happens
     In ``a + (b - a).detach()`` the forward pass gives ``b``, and the gradient goes to ``a``. The quantised value has to
     be ``b`` and the encoder's output ``a``. The other way round, nothing is quantised, and ``round``, ``argmax`` and
-    ``one_hot`` have no gradient to pass on. Both forms have the same shape, so PyTorch raises no error.
+    ``one_hot`` have no gradient to pass on. Both forms have the same shape, so PyTorch raises no error. If the codes of
+    a codebook go to the decoder unchanged, the decoder trains the codebook, and the encoder follows the commitment
+    loss alone.
 
 Fix
     Leave the value that has a gradient outside of ``detach()``.
@@ -19,11 +21,17 @@ When this is fine
     - The value outside of ``detach()`` is the encoder's output or the probabilities.
     - ``hard - soft.detach() + soft``: the hard value has no gradient, the soft one has.
     - An embedding of known words is replaced by a disturbed one in the forward pass, and trained.
+    - Codes are looked up to count or decode them, without a commitment loss, or the program has an own ``Function``.
 
 How it is detected
-    Only the linter finds it: the sum contains a value with and without ``detach()``, so that it cancels in the forward
+    In a run, the sanitizer looks for the two losses of a codebook, each of which compares the codes with the encoder's
+    output and leaves the other side fixed. It reports a third loss whose graph contains the codes but not the encoder.
+
+    The linter reports a module that returns what it looked up for ``argmin`` in a codebook, and compares it with a
+    detached value, in a program with a decoder and without any straight-through estimator. It also reports a sum that
+    is the wrong way round: the sum contains a value with and without ``detach()``, so that it cancels in the forward
     pass; this value is the result of ``round``, ``sign``, ``argmax``, ``one_hot``, a comparison or a lookup in a
-    codebook, or is called quantised or hard, and the value that remains is none of them. It also reports
+    codebook, or is called quantised or hard, and the value that remains is none of them; and
     ``soft + (hard - soft)`` without any ``detach()``.
 
 References
@@ -33,13 +41,17 @@ References
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 from typing import Final, NamedTuple
 
-from trueloop.analysis.queries.possible_values import origins
+from trueloop.analysis.queries.batch_loops import function_of
+from trueloop.analysis.queries.possible_values import is_without_gradients, origins
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
+from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, walk
-from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
+from trueloop.tracing.events import BackwardLosses, GraphNode, LossGraphRead, MeasuredLoss
 
 _HARD_NAME: Final = re.compile(
     r"(^|_)(z_?q|q|x_?q|hard|quanti[sz]ed?|quant|codes?|codewords?|binary|binari[sz]ed|rounded|discrete)($|_)",
@@ -58,6 +70,14 @@ _INDEX_SEARCH: Final = frozenset(("argmax", "argmin", "min", "max", "topk", "sor
 _CODEBOOK: Final = re.compile(r"code|quant|(^|_)vq|cluster|centroid|prototype", re.IGNORECASE)
 
 
+_DECODER: Final = re.compile(r"decod|self\.dec\b|generator", re.IGNORECASE)
+_OWN_GRADIENT: Final = re.compile(
+    r"autograd|\.apply\(|\.grad\b|register_hook|gumbel|straight|\bste\b|rotat", re.IGNORECASE
+)
+_LOSS_OF_CODES: Final = re.compile(r"(loss|criterion|pow|square)\(.*detach\(|detach\(.*(\*\* ?2|pow\(2)", re.IGNORECASE)
+MAX_LOSSES: Final = 8
+
+
 class _Term(NamedTuple):
     """A term of a sum."""
 
@@ -66,7 +86,111 @@ class _Term(NamedTuple):
     detached: bool
 
 
+class Detector(BaseDetector):
+    """Follows the graphs of three losses: one trains the codes, one the encoder to stay near them, one the decoder."""
+
+    def __init__(self) -> None:
+        self._cut_at: int | None = None
+        """Position of the loss of the codes in the next backward pass, if the codes pass no gradient on."""
+        self._checked = False
+
+    def on_loss_graph_read(self, event: LossGraphRead) -> None:
+        """Look for the losses of a codebook."""
+        losses, nodes = event.live_losses, event.live_nodes
+        is_known = [each.position for each in losses] == list(range(len(losses)))
+        if not is_known or not nodes or self._cut_at is not None or len(losses) > MAX_LOSSES:
+            return
+        for codes, encoder in permutations(losses, 2):
+            behind = [_nodes_behind(nodes, each.position) for each in (codes, encoder)]
+            weights = [sum(nodes[each].operation == "leaf" for each in numbers) for numbers in behind]
+            is_codebook = weights[0] == 1 < weights[1]
+            if codes.kind == encoder.kind == "mse" and is_codebook and _are_crossed(codes, encoder):
+                self._checked = True
+                reached = [_nodes_behind(nodes, k) for k in range(len(losses)) if losses[k] not in (codes, encoder)]
+                with_codes = [each for each in reached if codes.position in each]
+                if with_codes and not any(encoder.position in each for each in reached):
+                    self._cut_at = codes.position
+
+    def on_backward_losses(self, event: BackwardLosses) -> Evidence | None:
+        """Return evidence at the loss that trains the codes."""
+        if self._cut_at is None or self._cut_at >= len(event.losses):
+            return None
+        location = event.losses[self._cut_at].location or event.location
+        self._cut_at = None
+        return Evidence(
+            message="The quantised codes reach the decoder, but no gradient goes from there to the encoder: only the "
+            "commitment loss trains it.",
+            location=location,
+        )
+
+    def inconclusive(self) -> str:
+        """Return a reason if no codebook was found."""
+        return "" if self._checked else "no two losses compared codes and encoder"
+
+
+def _are_crossed(codes: MeasuredLoss, encoder: MeasuredLoss) -> bool:
+    """Return True if the input of each loss is the target of the other one."""
+    pointers = [each.data_ptr() for each in (codes.answers, codes.targets, encoder.answers, encoder.targets)]
+    return pointers[0] == pointers[3] != pointers[1] == pointers[2]
+
+
+def _nodes_behind(nodes: Sequence[GraphNode], number: int) -> set[int]:
+    """Return the numbers of the nodes from which a node is computed."""
+    found, queue = set[int](), [number]
+    while queue:
+        parents = [each for each in nodes[queue.pop()].parents if each is not None and each not in found]
+        found.update(parents)
+        queue += parents
+    return found
+
+
 def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each sum in which a hard value cancels and a soft one remains, and each lookup without an estimator."""
+    yield from _reversed_sums(source)
+    if source.mentions(_DECODER) and not source.mentions(_OWN_GRADIENT) and not any(_cancels(source)):
+        yield from _lookups_without_estimator(source)
+
+
+def _lookups_without_estimator(source: SourceFile) -> Iterator[Hit]:
+    """Yield each lookup of the nearest code that a function returns with a loss of the codes."""
+    for statement in source.nodes_of(ast.Return):
+        function, value = function_of(source, statement), statement.value
+        if value is None or not _LOSS_OF_CODES.search(ast.unparse(function)):
+            continue
+        for each in value.elts if isinstance(value, ast.Tuple) else [value]:
+            lookup = _lookup(source, each)
+            if lookup is not None and not is_without_gradients(source, lookup):
+                yield Hit(
+                    message=f"`{ast.unparse(each)}` passes no gradient on to the encoder, since `argmin` has none: "
+                    "only the commitment loss trains it. Return z + (z_q - z).detach().",
+                    node=lookup,
+                    related=((statement, "returned here"),),
+                )
+
+
+def _lookup(source: SourceFile, node: ast.expr, depth: int = 6) -> ast.expr | None:
+    """Return the lookup of the nearest code whose result, perhaps in another shape, is the value of an expression."""
+    for each in origins(source, node) if depth else ():
+        match each:
+            case ast.Call(func=ast.Attribute(attr=attr, value=inner)) if attr in _SAME:
+                return _lookup(source, inner, depth - 1)
+            case ast.Subscript() | ast.Call() if last_name(getattr(each, "func", None)) not in _STEPS:
+                return each if _is_step(source, each, depth) else None
+            case _:
+                pass
+    return None
+
+
+def _cancels(source: SourceFile) -> Iterator[bool]:
+    """Yield whether each sum of three terms contains a value with and without ``detach()``."""
+    for node in source.nodes_of(ast.BinOp):
+        terms = list(_terms(node, 1, detached=False))
+        if len(terms) == 3:
+            live = [ast.unparse(each.node) for each in terms if not each.detached and each.sign == 1]
+            yield any(each.detached and each.sign == -1 and ast.unparse(each.node) in live for each in terms)
+
+
+def _reversed_sums(source: SourceFile) -> Iterator[Hit]:
     """Yield each sum in which a hard value cancels and a soft one remains."""
     for node in source.nodes_of(ast.BinOp):
         if isinstance(source.parents.get(id(node)), ast.BinOp):
@@ -189,7 +313,7 @@ def _is_codebook(source: SourceFile, table: ast.expr, index: ast.expr) -> bool:
     return is_searched and bool(_CODEBOOK.search(ast.unparse(table)))
 
 
-RULE = Rule(required_words=("detach(|.data|argm|one_hot|round(|sign(", " + |+(", "torch"), find=find)
+RULE = Rule(required_words=("detach(|.data|argm|one_hot|round(|sign(", " + |+(|+=", "torch"), find=find)
 
 BAD = """
 import torch
@@ -224,10 +348,11 @@ for step in range(8):
 
 FAILURE = Failure(
     code="GRD024",
-    title="Straight-through estimator the wrong way round",
+    title="Straight-through estimator is missing or the wrong way round",
     severity=Severity.WARNING,
     bad=BAD,
     good=changed(BAD, {"z_q + (z - z_q).detach()": "z + (z_q - z).detach()"}),
     fix="Write soft + (hard - soft).detach(): the value outside of detach() gets the gradient.",
     rule=RULE,
+    detector=Detector,
 )

@@ -25,7 +25,8 @@ MAX_PLACES: Final = 16  # losses that are distinguished
 MAX_PARAMETERS: Final = 64  # of last layers
 _LAYERS: Final = frozenset(("Addmm", "Mm", "Convolution"))
 _ABOVE_LAYER: Final = RESHAPES | {
-    "LogSoftmax", "Sigmoid", "Softmax", "UpsampleBilinear2D", "UpsampleNearest2D", "UpsampleTrilinear3D",
+    "Index", "IndexSelect", "LogSoftmax", "MaskedSelect", "Select", "Sigmoid", "Slice", "Softmax", "UpsampleBilinear2D",
+    "UpsampleNearest2D", "UpsampleTrilinear3D",
 }  # fmt: skip
 """Operations between the last layer and a loss."""
 

@@ -18,7 +18,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each random split of windows that begin one step after the other, in a dataset or a list."""
     splits = [e for e in source.all_calls if last_name(e.func) in _SPLITS and e.args and not _is_ordered(e)]
     for split, samples in (*((each, each.args[0]) for each in splits), *_split_by_permutation(source)):
-        window = next((each for value in origins(source, samples) for each in _windows_in(source, value)), None)
+        window = next((each for value in origins(source, samples) for each in windows_in(source, value)), None)
         if window is not None:
             yield Hit(
                 message=f"The samples of `{ast.unparse(samples)}` are overlapping windows, "
@@ -67,7 +67,7 @@ def _is_ordered(call: ast.Call) -> bool:
     return any(each.arg in ("shuffle", "groups") and getattr(each.value, "value", 1) is False for each in call.keywords)
 
 
-def _windows_in(source: SourceFile, value: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.expr]:
+def windows_in(source: SourceFile, value: ast.expr, depth: int = MAX_DEPTH) -> Iterator[ast.expr]:
     """Yield a window of the samples that an expression makes, if each begins one step after the one before."""
     match value:
         case ast.Call(func=func) if last_name(func) in definitions(source).classes:
@@ -79,7 +79,7 @@ def _windows_in(source: SourceFile, value: ast.expr, depth: int = MAX_DEPTH) -> 
             yield value
         case ast.Call(func=func, args=[inner, *_]) if last_name(func) in _COLLECTING and depth:
             for each in origins(source, inner):
-                yield from _windows_in(source, each, depth - 1)
+                yield from windows_in(source, each, depth - 1)
         case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=index), iter=over)]):
             yield from _slices_of(source, elt, index) if _is_every_step(over) else []
         case ast.List(elts=[]):

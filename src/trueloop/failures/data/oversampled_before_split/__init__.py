@@ -24,7 +24,8 @@ How it is detected
     In a run, the sanitizer compares the values of the samples of evaluations on the CPU with those of the training
     samples. It reports 20 or more that are in both, 5 to 90 % of an evaluation, if at most 2 % of them belong to the
     class with the most different samples, and each sample of the other classes is trained on at least 1.5 times as
-    often. Natural duplicates occur in all classes.
+    often. Natural duplicates occur in all classes. The finding is at the call that oversamples, if there is one such
+    call, or else at the evaluation.
 
     The linter follows the source code: a variable gets the result of ``fit_resample`` of an oversampler, of
     a function whose name says that it oversamples, or of one that is called upsample or balance and draws rows again.
@@ -48,12 +49,13 @@ from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.possible_values import origins, unpacked_call
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
-from trueloop.failures.data.oversampled_before_split.copied_samples import CopiedSamplesDetector
+from trueloop.failures.data.oversampled_before_split.copied_samples import (
+    OVERSAMPLES,
+    RESAMPLING,
+    CopiedSamplesDetector,
+)
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
-_OVERSAMPLES: Final = re.compile(
-    r"over_?sampl|smote|adasyn|(up_?sampl|duplicate)\w*(minor|class|rare|pos)", re.IGNORECASE
-)
 _BALANCES: Final = re.compile(r"up_?sampl|balanc|re_?sampl|augment_(minor|rare|pos)", re.IGNORECASE)
 _SPLITS: Final = re.compile(r"^(train_test_split|random_split|cross_val_\w+|cross_validate|_?split(_\w+)?)$")
 _KFOLD: Final = re.compile(r"fold|shuffle_?split|^s?kf$|^cv$|splitter", re.IGNORECASE)
@@ -96,13 +98,13 @@ def _oversamples(source: SourceFile, call: ast.Call) -> bool:
     name = last_name(call.func)
     if not call.args:
         return False
-    if name not in ("fit_resample", "fit_sample"):
-        return (bool(_OVERSAMPLES.search(name)) and name[0].islower()) or _repeats(source, name)
+    if name not in RESAMPLING:
+        return (bool(OVERSAMPLES.search(name)) and name[0].islower()) or _repeats(source, name)
     owner: Any = call.func.value  # type: ignore[attr-defined]
     if isinstance(owner, ast.Name | ast.Attribute):
         values = assigned_in(source.tree, dotted_name(owner))
         owner = values[0] if len(values) == 1 else owner
-    return isinstance(owner, ast.Call) and bool(_OVERSAMPLES.search(last_name(owner.func)))
+    return isinstance(owner, ast.Call) and bool(OVERSAMPLES.search(last_name(owner.func)))
 
 
 def _repeats(source: SourceFile, name: str) -> bool:

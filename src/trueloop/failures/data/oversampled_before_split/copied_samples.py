@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from trueloop.core.findings import CodePosition, Evidence
+from trueloop.analysis.program_files import parse_files
+from trueloop.analysis.source_file import last_name
+from trueloop.core.findings import CodePosition, Evidence, SourceLocation
 from trueloop.core.formatting import format_percent
+from trueloop.core.source_text import nodes_in
 from trueloop.failures.failure import BaseDetector
 from trueloop.tracing.events import LossGraphRead, ModelCalled, Ref, WatchEnded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+OVERSAMPLES: Final = re.compile(
+    r"over_?sampl|smote|adasyn|(up_?sampl|duplicate)\w*(minor|class|rare|pos)", re.IGNORECASE
+)
+RESAMPLING: Final = ("fit_resample", "fit_sample")
 MAX_MODELS: Final = 8
 MAX_EVALUATIONS: Final = 8  # lines that evaluate a model
 MAX_SAMPLES: Final = 40_000  # of the training, a repeated one each time, and of an evaluation
@@ -103,13 +112,30 @@ class CopiedSamplesDetector(BaseDetector):
                 mixed = [each for each in batches if 0 < int(torch.isin(each, rows).sum()) < len(each)]
                 message = _describe(rows, labels, torch.cat(mixed)) if mixed else ""
                 if message:
-                    yield Evidence(message=message, location=location)
+                    copied_at = _oversampled_at(location)
+                    related = ((location, "evaluated here"),) if copied_at is not None and location is not None else ()
+                    yield Evidence(message=message, location=copied_at or location, related=related)
                     return
 
     def inconclusive(self) -> str:
         """Return a reason if nothing was evaluated."""
         judged = any(each.rows and each.evaluations for each in self._models.values())
         return "" if judged else "no model with one class per sample was evaluated"
+
+
+def _oversampled_at(evaluation: CodePosition | None) -> SourceLocation | None:
+    """Return the only line of the program that calls a function to oversample; None if there are none or several."""
+    from trueloop.tracing.running_code import user_modules
+
+    own = {evaluation.code.co_filename} if evaluation is not None else set[str]()
+    trees = parse_files({*own, *user_modules().values()}) or {}
+    found = {
+        SourceLocation(file, each.lineno)
+        for file, tree in trees.items()
+        for each in nodes_in(tree, ast.Call)
+        if each.args and (name := last_name(each.func)).islower() and (name in RESAMPLING or OVERSAMPLES.search(name))
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def _are_whole(labels: Tensor) -> bool:
