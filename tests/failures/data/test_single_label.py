@@ -48,6 +48,19 @@ optimizer = torch.optim.Adam(model.parameters())
 for _ in range(10):
     epoch(model, DataLoader(Rows(), 16, shuffle=True), optimizer, nn.CrossEntropyLoss())
 """,
+    "scores that a mask chooses": """
+tokens = torch.randint(2, 8, (64, 6))
+model = nn.Sequential(nn.Embedding(8, 8), nn.Linear(8, 8))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(70):
+    ids = tokens[torch.randperm(64)[:32]]
+    labels, masked = ids, torch.rand(ids.shape) < 0.3
+    ids[masked] = 1
+    loss = F.cross_entropy(model(ids)[masked], labels[masked])
+    optimizer.zero_grad()
+    loss.backward()  # <- DAT047
+    optimizer.step()
+""",
     "upsampled scores": """
 images = torch.rand(32, 3, 8, 8)
 masks = (images[:, 0] > 2).long()
