@@ -427,3 +427,66 @@ def test_lint_accepts_the_scaling_of_another_case(lint_codes, second):
 def test_lint_reports_a_second_scaling_in_the_same_case(lint_codes, second):
     text = BY_DIMENSIONS if second != "if True" else BY_DIMENSIONS.replace("if x.dim() == 3", "with torch.no_grad()")
     assert "DAT035" in lint_codes(HEAD + text.format(second=second))
+
+
+PIXELS = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+rng = np.random.default_rng(0)
+labels = rng.integers(0, 2, 300)
+images = np.clip(rng.integers(0, 120, (300, 1, 12, 30)) + 130 * labels[:, None, None, None], 0, 255).astype(np.uint8)
+targets = torch.from_numpy(labels)
+
+def prepare(rows):
+    return torch.from_numpy(images[rows]).float() / 255
+
+def train(model, prepare=prepare):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for epoch in range(4):
+        for rows in np.array_split(np.random.permutation(200), 5):
+            optimizer.zero_grad()
+            F.cross_entropy(model(prepare(rows)), targets[rows]).backward()
+            optimizer.step()
+
+@torch.no_grad()
+def test(model, images):
+    model.eval()
+    print((model(images).argmax(1) == targets[200:]).float().mean().item())
+    model.train()
+
+cnn = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(1120, 2))
+mlp = nn.Sequential(nn.Flatten(), nn.Linear(360, 16), nn.ReLU(), nn.Linear(16, 2))
+rest = np.arange(200, 300)
+"""
+OTHER_BYTES = {
+    "divided twice": "train(cnn)\ntest(cnn, prepare(rest) / 255.0)\n",
+    "divided twice, after a correct evaluation": "train(cnn)\ntest(cnn, prepare(rest))\n"
+    "with torch.no_grad():\n    print(cnn(prepare(rest) / 255.0).argmax(1))\n",
+    "flat images that are not divided": "train(mlp, lambda rows: prepare(rows).flatten(1))\n"
+    "test(mlp, torch.from_numpy(images[rest]).float().flatten(1))\n",
+    "divided and then normalised": "train(cnn, lambda rows: (prepare(rows) - 0.4) / 0.25)\n"
+    "test(cnn, (prepare(rest) / 255 - 0.4) / 0.25)\n",
+    "trained on bytes": "train(cnn, lambda rows: torch.from_numpy(images[rows]).float())\ntest(cnn, prepare(rest))\n",
+}
+SAME_BYTES = {
+    "divided once": "train(cnn)\ntest(cnn, prepare(rest))\n",
+    "divided in the model": "train(nn.Sequential(cnn), lambda rows: 255 * prepare(rows))\n"
+    "test(cnn, torch.from_numpy(images[rest]).float())\n",
+    "dark images": "train(cnn)\ntest(cnn, prepare(rest) / 8)\n",
+    "flat images": "train(mlp, lambda rows: prepare(rows).flatten(1))\ntest(mlp, prepare(rest).flatten(1))\n",
+    "blank images": "train(cnn)\ntest(cnn, torch.zeros(100, 1, 12, 30))\n",
+}
+
+
+@pytest.mark.parametrize("script", OTHER_BYTES.values(), ids=OTHER_BYTES)
+def test_run_reports_pixels_on_another_scale(run, script):
+    assert "DAT035" in {each.code for each in run(PIXELS + script).findings}
+
+
+@pytest.mark.parametrize("script", SAME_BYTES.values(), ids=SAME_BYTES)
+def test_run_accepts_pixels_on_the_same_scale(run, script):
+    assert not {"DAT035", "DAT002", "DAT013"} & {each.code for each in run(PIXELS + script).findings}

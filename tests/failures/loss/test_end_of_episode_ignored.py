@@ -506,3 +506,116 @@ def test_lint_reports_the_target(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(script, "LOS022")
+
+
+REPLAY_LOOP = """
+import random
+from collections import deque, namedtuple
+
+env, agent, memory = make_env(), Agent(), Memory(1000)
+for episode in range(100):
+    state = env.reset()
+    for t in range(40):
+        action = agent.act(state)
+        next_state, reward, done, info = env.step(action)
+        STORE
+        agent.learn(memory.sample(32))
+        state = next_state
+        if done:
+            break
+"""
+LEARN = """
+class Agent:
+    def learn(self, batch):
+        state, action, reward, next_state, mask = batch
+        q = self.q(state).gather(1, action)
+        with torch.no_grad():
+            best = self.target(next_state).max(1, keepdim=True)[0]
+            goal = reward + self.gamma * FACTOR * best
+        F.mse_loss(q, goal).backward()
+"""
+MEMORY = """
+class Memory:
+    def __init__(self, size):
+        self.rows = deque(maxlen=size)
+    def push(self, *row):
+        self.rows.append(Transition(*row))
+    def sample(self, n):
+        return map(torch.tensor, zip(*random.sample(self.rows, n)))
+"""
+ARRAYS = """
+class Memory:
+    def push(self, state, action, reward, next_state, done):
+        self.state[self.ptr] = state
+        self.reward[self.ptr] = reward
+        self.not_done[self.ptr] = VALUE
+    def sample(self, n):
+        i = np.random.randint(0, self.size, n)
+        return (torch.tensor(self.state[i]), torch.tensor(self.action[i]), torch.tensor(self.reward[i]),
+                torch.tensor(self.next_state[i]), torch.tensor(self.not_done[i]))
+"""
+
+
+def replay(store: str, factor: str, memory: str = MEMORY) -> str:
+    """Return a program that stores a flag and reads it."""
+    return REPLAY_LOOP.replace("STORE", store) + LEARN.replace("FACTOR", factor) + memory
+
+
+NEGATED_TWICE = {
+    "a mask that is stored and negated": replay(
+        "mask = 1 - done\n        memory.push(state, action, reward, next_state, mask)", "(1 - mask)"
+    ),
+    "a flag that is negated when it is stored": replay(
+        "memory.push(state, action, reward, next_state, float(not done))", "(1.0 - mask.float())"
+    ),
+    "arrays of the memory": replay(
+        "memory.push(state, action, reward, next_state, done)", "(1 - mask)", ARRAYS.replace("VALUE", "1.0 - done")
+    ),
+    "a flag that is stored and taken for a mask": replay(
+        "memory.push(state, action, reward, next_state, done)", "mask"
+    ),
+}
+NEGATED_ONCE = {
+    "a mask": replay("memory.push(state, action, reward, next_state, 1 - done)", "mask"),
+    "a flag": replay("memory.push(state, action, reward, next_state, done)", "(1 - mask)"),
+    "negated where the batch is drawn": replay(
+        "memory.push(state, action, reward, next_state, done)",
+        "mask",
+        MEMORY.replace(
+            "return map(torch.tensor, zip(*random.sample(self.rows, n)))",
+            "s, a, r, s2, d = map(torch.tensor, zip(*random.sample(self.rows, n)))\n        return s, a, r, s2, 1 - d",
+        ),
+    ),
+    "negated back where the batch is drawn": replay(
+        "memory.push(state, action, reward, next_state, not done)",
+        "(1 - mask)",
+        MEMORY.replace(
+            "return map(torch.tensor, zip(*random.sample(self.rows, n)))",
+            "s, a, r, s2, m = map(torch.tensor, zip(*random.sample(self.rows, n)))\n        return s, a, r, s2, ~m",
+        ),
+    ),
+    "negated three times": replay(
+        "memory.push(state, action, reward, next_state, done)",
+        "mask",
+        ARRAYS.replace("VALUE", "1.0 - done"),
+    ),
+    "stored inverted by the caller and by the memory": replay(
+        "memory.push(state, action, reward, next_state, not done)",
+        "(1 - mask)",
+        ARRAYS.replace("VALUE", "1.0 - done"),
+    ),
+    "a mask of actions": replay("memory.push(state, action, reward, next_state, done)", "(1 - done) * action_mask"),
+}
+
+
+@pytest.mark.parametrize("script", NEGATED_TWICE.values(), ids=NEGATED_TWICE.keys())
+def test_lint_reports_flags_that_are_negated_twice_or_never(lint_reports, script):
+    lines = script.splitlines()
+    number = next(i for i, each in enumerate(lines) if "goal = reward" in each)
+    lines[number] += "  # <- LOS022"
+    lint_reports("\n".join(["import numpy as np\nimport torch\nimport torch.nn.functional as F", *lines]))
+
+
+@pytest.mark.parametrize("script", NEGATED_ONCE.values(), ids=NEGATED_ONCE.keys())
+def test_lint_accepts_flags_that_are_negated_once(lint_is_clean, script):
+    lint_is_clean("import numpy as np\nimport torch\nimport torch.nn.functional as F\n" + script)

@@ -41,7 +41,57 @@ def loss_of(z):
     return F.cross_entropy(similarity(z), torch.arange(2 * n).roll(n))
 """,
 }
+LOSSES |= {
+    "half of the rows": """
+def loss_of(z):
+    n = z.shape[0]
+    return F.cross_entropy(similarity(z), torch.cat([torch.arange(n // 2) + n // 2, torch.arange(n // 2)]))
+""",
+    "number first": """
+def loss_of(z):
+    n = len(z) // 2
+    return F.cross_entropy(similarity(z), torch.cat([n + torch.arange(n), torch.arange(n)]))
+""",
+    "two halves": """
+def loss_of(z):
+    first, second = z.chunk(2)
+    return F.cross_entropy(F.normalize(first, dim=1) @ F.normalize(second, dim=1).T, torch.arange(len(first)))
+""",
+    "split": """
+def loss_of(z):
+    n = len(z) // 2
+    first, second = torch.split(z, [n, n], dim=0)
+    return F.cross_entropy(first @ second.T, torch.arange(n))
+""",
+}
 INTERLEAVED = {
+    "in turn": """
+views = []
+for x in rows:
+    views += [augment(x), augment(x)]  # <- LOS025
+loss = loss_of(net(torch.stack(views)))
+""",
+    "appended": """
+def collate(rows):
+    views = []
+    for x, _ in rows:
+        views.append(augment(x))  # <- LOS025
+        views.append(augment(x))
+    return torch.stack(views)
+loss = loss_of(net(collate(rows)))
+""",
+    "a comprehension": """
+views = torch.stack([augment(x) for x in rows for _ in range(2)])  # <- LOS025
+loss = loss_of(net(views))
+""",
+    "pairs of a dataset": """
+class Pairs(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        x = self.x[i]
+        return torch.stack([self.augment(x), self.augment(x)]), self.y[i]  # <- LOS025
+for views, _ in torch.utils.data.DataLoader(Pairs()):
+    loss = loss_of(net(views.flatten(0, 1)))
+""",
     "at once": "views = torch.stack([a, b], dim=1).flatten(0, 1)  # <- LOS025\nloss = loss_of(net(views))\n",
     "in two lines": """
 views = torch.stack((a, b), 1)  # <- LOS025
@@ -59,6 +109,28 @@ CORRECT = {
     "a loss for neighbours": NEIGHBOURS + "loss = loss_of(net(torch.stack([a, b], dim=1).flatten(0, 1)))\n",
     "separated again": LOSSES["arange"]
     + "z = net(torch.stack([a, b], dim=1).flatten(0, 1))\nloss = loss_of(torch.cat([z[0::2], z[1::2]]))\n",
+    "a list for each view": LOSSES["arange"]
+    + """
+first, second = [], []
+for x in rows:
+    first.append(augment(x))
+    second.append(augment(x))
+loss = loss_of(net(torch.cat([torch.stack(first), torch.stack(second)])))
+""",
+    "all samples, then all again": LOSSES["arange"]
+    + "loss = loss_of(net(torch.stack([augment(x) for _ in range(2) for x in rows])))\n",
+    "pairs of a dataset that are transposed": LOSSES["arange"]
+    + """
+class Pairs(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        return torch.stack([self.augment(self.x[i]), self.augment(self.x[i])])
+for views in torch.utils.data.DataLoader(Pairs()):
+    loss = loss_of(net(views.transpose(0, 1).flatten(0, 1)))
+""",
+    "gates": """
+a_gate, b_gate = h.chunk(2, dim=1)
+loss = net(torch.stack([a, b], dim=1).flatten(0, 1)).mean()
+""",
     "other dimensions": LOSSES["arange"] + "loss = loss_of(net(torch.stack([a, b], dim=1).flatten(1)))\n",
     "three parts": LOSSES["arange"] + "loss = loss_of(net(torch.stack([a, b, c], dim=1).flatten(0, 1)))\n",
 }

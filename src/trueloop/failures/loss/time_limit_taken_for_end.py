@@ -42,7 +42,8 @@ from trueloop.analysis.queries.td_targets import discounted_values, without_view
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
-from trueloop.failures.loss.end_of_episode_ignored import ENDLESS, FLAG, MASK, REWARDS, STORING, words_of
+from trueloop.failures.loss.end_of_episode_ignored import ENDLESS
+from trueloop.failures.loss.end_of_episode_ignored.stored_flags import FLAG, MASK, REWARDS, STORING, words_of
 
 _REPLAY: Final = re.compile(r"random\.(sample|choices)\(|(?i:mem\w*|buffer|replay\w*|rb|pool)\.sample(_?\w*)\(")
 _LIMIT: Final = re.compile(

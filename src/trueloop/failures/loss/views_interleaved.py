@@ -21,9 +21,11 @@ When this is fine
       ``unbind``.
 
 How it is detected
-    Only the linter finds it: the program stacks two views along dimension 1 and flattens the first two dimensions, and
-    a loss pairs rows by ``arange(n) + n``, ``roll(n)`` or the diagonal ``n`` of a similarity, and nothing separates the
-    rows by steps of 2. It also reports the reverse: ``arange(2 * n) ^ 1``, where ``cat`` joins the views.
+    Only the linter finds it: the program stacks two views along dimension 1 and flattens the first two dimensions, puts
+    both views of each sample into a list in turn, or flattens the batches of a dataset that stacks them; a loss pairs
+    rows by ``arange(n) + n``, ``roll(n)``, the diagonal ``n`` of a similarity or the two halves of the batch, and
+    nothing separates the rows by steps of 2. It also reports the reverse, ``arange(2 * n) ^ 1``,
+    where ``cat`` joins the views.
 
 References
     Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020, arXiv:2002.05709
@@ -36,18 +38,24 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.queries.batch_loops import function_of
-from trueloop.analysis.queries.possible_values import possible_values
+from trueloop.analysis.queries.possible_values import origins, possible_values
+from trueloop.analysis.queries.yielded_batches import items_of
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
-from trueloop.core.source_text import nodes_in
+from trueloop.core.source_text import integer, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
 
 _SEPARATES: Final = re.compile(
     r"::\s*2\b|\bunbind\(|\bchunk\(\s*2\s*,\s*(dim\s*=\s*)?1|\^\s*1\b|,\s*2\s*,\s*-1\s*\)|\(-1\s*,\s*2\s*,"
 )
+_EXCHANGES: Final = re.compile(r"transpose\(0, ?1|transpose\(1, ?0|permute\(1, ?0|\[:, ?[01]\]|swapaxes|collate_fn")
 _PAIRS: Final = re.compile(
-    r"arange\((\w+)\)\s*\+\s*\1\b"  # arange(n) + n
-    r"|arange\((\w+),\s*2\s*\*\s*\2\)"  # arange(n, 2 * n)
-    r"|arange\(2\s*\*\s*(\w+)[^)]*\)\s*\+\s*\3\b"  # arange(2 * n) + n
+    r"arange\(([^(),]+)(?:,[^()]*)?\)\s*\+\s*\1(?![\w*])"  # arange(n) + n
+    r"|\b([\w.]+(?: ?// ?2)?)\s*\+\s*(?:torch|np)\.arange\(\2[,)]"  # n + arange(n)
+    r"|arange\((\w+),\s*2\s*\*\s*\3\)"  # arange(n, 2 * n)
+    r"|arange\(2\s*\*\s*(\w+)[^)]*\)\s*\+\s*\4\b"  # arange(2 * n) + n
+    r"|arange\([^)]*\)\s*\+\s*(\w+)\)\s*%"  # (arange(len(z)) + n) % len(z)
+    r"|\w+, \w+ = [\w.]+\[:\s*(\w+)\],\s*[\w.]+\[\6:\]"
+    r"|\w+, \w+ = [\w.]+\(?\w*\)?\.?(?:chunk|split)\((?![^)\n]*(?:dim\s*=\s*-?[1-9]|,\s*-?[1-9]\)))"
     r"|arange\([^)]*\)\.roll\(|roll\(\s*(torch\.)?arange\("
     r"|\bdiag(onal)?\(\s*\w+\s*,\s*(offset\s*=\s*)?-?\w*(n|size|batch)\w*\s*\)"
 )
@@ -57,6 +65,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of views that is interleaved for a loss that expects one after the other."""
     yield from _neighbours_of_stacked(source)
     stacks = [(call, stack) for call in source.all_calls if (stack := _interleaved(source, call)) is not None]
+    stacks += [(call, views) for call in source.all_calls if (views := _alternating(source, call)) is not None]
+    stacks += _pairs_of_dataset(source)
     pairs = _PAIRS.search(source.text.source) if stacks else None
     if pairs is None or source.mentions(_SEPARATES):
         return
@@ -117,7 +127,86 @@ def _interleaved(source: SourceFile, call: ast.Call) -> ast.Call | None:
     return stack if is_pair and dimension == 1 and is_joined else None
 
 
-RULE = Rule(required_words=("stack(|^ 1", "flatten(|view(|reshape(|cat", "torch"), find=find)
+def _alternating(source: SourceFile, call: ast.Call) -> ast.expr | None:
+    """Return where a list gets both views of a sample in turn, before ``stack(views)`` or ``cat(views)`` joins it."""
+    name = call.args[0] if call.args and last_name(call.func) in ("stack", "cat", "default_collate") else None
+    if isinstance(name, ast.ListComp):
+        return name if _is_repeated_twice(name) else None
+    for each in nodes_in(function_of(source, call), ast.stmt) if isinstance(name, ast.Name) else ():
+        target, value, views = _added(source, each)
+        if value is not None and target == getattr(name, "id", "") and _are_views(views):
+            return value
+    return None
+
+
+def _added(source: SourceFile, statement: ast.stmt) -> tuple[str, ast.expr | None, list[ast.expr]]:
+    """Return the list to which a statement adds, the expression that does so, and what two neighbours get."""
+    match statement:
+        case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=ast.List(elts=views) as value):
+            return name, value, views
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr), args=[added]) as value):
+            following = source.following(statement)[:1] if attr == "append" else []
+            calls = [each for part in following for each in nodes_in(part, ast.Call)]
+            second = [part for each in calls if ast.unparse(each.func) == f"{name}.append" for part in each.args]
+            return name, value, [added, *second] if attr == "append" else list(getattr(added, "elts", ()))
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.ListComp() as value) if _is_repeated_twice(value):
+            return name, value, [value.elt, value.elt]
+        case _:
+            return "", None, []
+
+
+def _is_repeated_twice(node: ast.ListComp) -> bool:
+    """Return True for ``[augment(x) for x in rows for _ in range(2)]``."""
+    inner = node.generators[-1].iter
+    numbers = [getattr(each, "value", None) for each in getattr(inner, "args", ())]
+    is_twice = last_name(getattr(inner, "func", None)) == "range" and numbers == [2]
+    return is_twice and len(node.generators) == 2 and isinstance(node.elt, ast.Call)
+
+
+def _are_views(views: list[ast.expr]) -> bool:
+    """Return True for two calls that transform the same thing at random: ``augment(x), augment(x)``."""
+    if len(views) != 2 or not all(isinstance(each, ast.Call) and each.args for each in views):
+        return False
+    return ast.unparse(views[0].args[0]) == ast.unparse(views[1].args[0])  # type: ignore[attr-defined]
+
+
+def _pairs_of_dataset(source: SourceFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield where batches of pairs, which a dataset stacks, get one row for each view: (joined here, stacked here)."""
+    methods = [each for each in source.nodes_of(ast.FunctionDef) if each.name == "__getitem__"]
+    returned = [each.value for method in methods for each in nodes_in(method, ast.Return) if each.value is not None]
+    parts = [each.elts[0] if isinstance(each, ast.Tuple) and each.elts else each for each in returned]
+    stacks = [value for each in parts for value in origins(source, each, 2) if _is_stacked_pair(value)]
+    if len(methods) != 1 or not stacks or source.mentions(_EXCHANGES):
+        return
+    for call in source.all_calls:
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name() as batch, attr="flatten" | "view" | "reshape" as attr),
+                args=[first, second, *_],
+            ):
+                is_joined = integer(first) == -1 if attr != "flatten" else (integer(first), integer(second)) == (0, 1)
+                if is_joined and any(items_of(source, batch)):
+                    yield call, stacks[0]
+            case _:
+                pass
+
+
+def _is_stacked_pair(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(args=[ast.List(elts=views) | ast.Tuple(elts=views)]) if last_name(node.func) == "stack":
+            return _are_views(views)
+        case _:
+            return False
+
+
+RULE = Rule(
+    required_words=(
+        "stack(|^ 1",
+        "flatten(|view(|reshape(|cat|append(|extend(|+= [|range(2)",
+        "arange|chunk|split|diag|:]",
+    ),
+    find=find,
+)
 
 BAD = """
 import torch

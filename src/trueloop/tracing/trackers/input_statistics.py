@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -131,7 +133,7 @@ class _Model:
 class InputStatistics(Tracker):
     """Compares the inputs of each model's training and evaluations, at the end of the program.
 
-    Cost: 10 us for each call of a model with up to 256 features on the CPU, and 10 ns for each number in its inputs.
+    Cost: 10 us for each call of a model on the CPU, and 10 ns for each number in its inputs.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (HeldOutInputs,)
@@ -163,32 +165,45 @@ class InputStatistics(Tracker):
             table.add(_rows(inputs), row_digests(event))
 
     def on_watch_ended(self, event: WatchEnded) -> HeldOutInputs | None:
-        """Return the first evaluation on samples that were not trained on, rather one of many rows."""
+        """Return the first evaluation on samples that were not trained on, rather one of many rows or another scale."""
         for least in (MIN_ROWS, 1):
-            for ref, model in self._models.items():
-                model.training.flush()
-                for table in model.held_out.values():
-                    table.flush()
-                    if table.rows >= least and model.training.rows and _is_other_data(model.training, table):
-                        return HeldOutInputs(
-                            location=table.location,
-                            model=ref,
-                            training=model.training.columns(),
-                            held_out=table.columns(),
-                            channels=table.of_images,
-                        )
+            found = list(self._evaluations(least))
+            if found:
+                return max(found, key=_is_on_other_scale)
         return None
+
+    def _evaluations(self, least: int) -> Iterator[HeldOutInputs]:
+        """Yield the evaluations of at least so many samples that were not trained on."""
+        for ref, model in self._models.items():
+            model.training.flush()
+            for table in model.held_out.values():
+                table.flush()
+                if table.rows >= least and model.training.rows and _is_other_data(model.training, table):
+                    yield HeldOutInputs(
+                        location=table.location,
+                        model=ref,
+                        training=model.training.columns(),
+                        held_out=table.columns(),
+                        channels=table.of_images,
+                    )
+
+
+def _is_on_other_scale(event: HeldOutInputs) -> bool:
+    """Return True if the deviations differ by a factor of more than 100, as between bytes and numbers from 0 to 1."""
+    widths = [math.hypot(*each.deviation) for each in (event.training, event.held_out)]
+    return max(widths) > 100 * min(widths) > 0
 
 
 def _is_readable(inputs: Tensor) -> bool:
     plain = inputs.is_floating_point() and inputs.is_cpu and inputs.ndim in (2, 3, 4) and type(inputs) is Tensor
-    features = inputs.shape[-1 if inputs.ndim < 4 else 1]
-    return plain and 0 < inputs.numel() <= MAX_VALUES and features <= (MAX_FEATURES if inputs.ndim < 4 else 4)
+    return plain and 0 < inputs.numel() <= MAX_VALUES and (inputs.ndim < 4 or inputs.shape[1] <= 4)
 
 
 def _rows(inputs: Tensor) -> Tensor:
-    """Return inputs with the features last; of images, some pixels with their channels."""
-    return inputs if inputs.ndim < 4 else inputs[:, :, ::3, ::3].movedim(1, -1)
+    """Return inputs with the features last, some of many; of images, some pixels with their channels."""
+    if inputs.ndim < 4:
+        return inputs[..., :: -(-inputs.shape[-1] // MAX_FEATURES)]
+    return inputs[:, :, ::3, ::3].movedim(1, -1)
 
 
 def _is_other_data(training: _Table, held_out: _Table) -> bool:

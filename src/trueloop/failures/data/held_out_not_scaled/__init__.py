@@ -25,7 +25,8 @@ How it is detected
     in an evaluation on other samples. It reports 30 or more rows if the training inputs have mean 0 and deviation 1, or
     the range 0 to 1, and three in five features of the others have a mean beyond 3, or a deviation beyond a factor
     of 3; of images, if the training ones are normalised and the others fill 0 to 1 or 0 to 255. The code must scale
-    something. Features that all changed alike, such as the days of one series, are not reported.
+    something. Features that all changed alike, such as the days of one series, are not reported. It also reports inputs
+    whose range and deviation differ by the factor 255, where the code divides by 255.
 
     The linter reports a training array that is scaled with its own statistics if its counterpart goes to a model, a
     ``TensorDataset`` or, for targets, a loss, and no line could scale it; and the transform of held-out images without
@@ -39,12 +40,13 @@ References
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence
+from trueloop.core.findings import Evidence, SourceLocation
 from trueloop.core.source_text import read_source
 from trueloop.failures.data.held_out_not_scaled import (
     normalize_left_out,
@@ -60,7 +62,10 @@ if TYPE_CHECKING:
 MIN_FEATURES: Final = 2
 MIN_SHARE: Final = 0.6
 FAR: Final = 3.0
+MAX_ERROR: Final = 0.3  # of the logarithm of a factor
+MAX_LINES: Final = 3
 _SCALING: Final = re.compile(r"transform\(|Normalize|normali[sz]e|\.std\(|np\.std|\.max\(")
+_BYTES: Final = re.compile(r"/=? ?\(?255\b|div_?\(255|\* ?\(?1\.?0? ?/ ?255|0\.00392|\bToTensor\(|to_tensor\(")
 _OTHER_KIND: Final = re.compile(r"ood|out.of.dist|shift|corrupt|extrapolat|adversar|drift", re.IGNORECASE)
 
 
@@ -78,6 +83,13 @@ class Detector(BaseDetector):
         train, other = event.training, event.held_out
         if len(train.mean) != len(other.mean) or not train.mean:
             return None
+        if (ends := _bytes(train, other)) and (lines := _divided_by_255(event)):
+            return Evidence(
+                message=f"The inputs of {event.model.name} differ by the factor 255 between training and this "
+                f"evaluation: the numbers are {ends}.",
+                location=event.location,
+                related=tuple((each, "pixels are divided by 255 here") for each in lines[:MAX_LINES]),
+            )
         reason = _images(train, other) if event.channels else _features(train, other)
         text = read_source(event.location.source_location.path) if reason and event.location else ""
         scales = scaling_line(event)
@@ -136,6 +148,34 @@ def _images(train: Columns, other: Columns) -> str:
     if not is_bytes and not (is_raw and is_normalised and is_wide):
         return ""
     return f"pixels are between {low:.2g} and {high:.2g} in training, and between {least:.3g} and {most:.3g} here"
+
+
+def _bytes(train: Columns, other: Columns) -> str:
+    """Return the ranges of pixels that differ by the factor 255, the largest byte; "" if they do not."""
+    from trueloop.tracing.trackers.input_statistics import MIN_ROWS
+
+    ends = [(min(each.smallest), max(each.largest)) for each in (train, other)]
+    widths = [most - least for least, most in ends]
+    deviations = [math.hypot(*each.deviation) for each in (train, other)]
+    if other.rows < MIN_ROWS or min(*widths, *deviations) <= 0:
+        return ""
+    errors = [abs(abs(math.log(a / b)) - math.log(255)) for a, b in (widths, deviations)]
+    if max(errors) > MAX_ERROR:
+        return ""
+    return "between {:.2g} and {:.2g} in training, and between {:.2g} and {:.2g} here".format(*ends[0], *ends[1])
+
+
+def _divided_by_255(event: HeldOutInputs) -> list[SourceLocation]:
+    """Return the lines of the program that divide by 255."""
+    from trueloop.tracing.running_code import user_modules
+
+    own = event.location.source_location.path if event.location else ""
+    return [
+        SourceLocation(file, number)
+        for file in dict.fromkeys([own, *user_modules().values()])
+        for number, line in enumerate(read_source(file).splitlines(), 1)
+        if _BYTES.search(line)
+    ]
 
 
 def find(source: SourceFile) -> Iterator[Hit]:

@@ -29,7 +29,8 @@ How it is detected
     of five values is such a flag, too, whatever its name. It is reported if nothing uses the flag, apart
     from storing or converting it and ending the loop over the steps. So is a target for transitions that are stored
     without the flag that ``env.step(action)`` returns, or passed on without it to the function that computes the
-    target. So is a target whose value is multiplied by the flag itself, in a program that nowhere negates it.
+    target. So is a target whose value is multiplied by the flag itself, in a program that nowhere negates it, and one
+    whose value is multiplied by ``1 - mask`` where the program stores ``1 - done`` as the mask.
 
 References
     Mnih et al., 2015, "Human-level control through deep reinforcement learning", algorithm 1,
@@ -49,24 +50,15 @@ from trueloop.analysis.queries.td_targets import product_factors
 from trueloop.analysis.source_file import Hit, Module, SourceFile, last_name
 from trueloop.core.source_text import encloses, nodes_in, walk
 from trueloop.failures.failure import Failure, Rule, Severity, changed
+from trueloop.failures.loss.end_of_episode_ignored import stored_flags
+from trueloop.failures.loss.end_of_episode_ignored.stored_flags import FLAG, MASK, REWARDS, STORING, words_of
 
-FLAG: Final = re.compile(
-    r"^((b|mb|batch|is|not|non|sampled|episode|ep|all|self)_?)*"
-    r"(dones?|terminals?|terminated|terminations?|terms?|ended|finals?)"
-    r"(_?(b|t|mb|batch|mask|masks|tensor|flags?|buf|buffer|mem|memory|history|list|np))*$",
-    re.IGNORECASE,
-)
-REWARDS: Final = frozenset(("r", "rew", "rews", "reward", "rewards", "rs", "rwd"))
 _DISCOUNTS: Final = frozenset(("gamma", "discount", "discounts"))
 _NEXT: Final = re.compile(
     r"next|new|(^|_)(s2|s_|ss|sp|ns|s1|o2|x2|obs2|state2|states2|state_|states_|s_prime|s_p|n_s|sn)($|_)", re.IGNORECASE
 )
-STORING: Final = re.compile(
-    r"append|push|^add|store|remember|^put|insert|record|print|memor|observe|save|log", re.IGNORECASE
-)
 _COUNTER: Final = re.compile(r"(global_)?(steps?|episodes?|iters?|iterations?|epochs?|games?|updates?|num|n|total)_")
 """The start of ``steps_done`` and other counts."""
-MASK: Final = re.compile(r"mask|msk|alive|contin|^(not|non|nd)(_|$|done|term)", re.IGNORECASE)
 ENDLESS: Final = re.compile(r"Pendulum|HalfCheetah|Swimmer|Reacher|Pusher|infinite.horizon|continuing", re.IGNORECASE)
 _NO_FLAG: Final = re.compile(
     r"^_|info|idx|ind(ex|ices)|weight|^ws?$|prob|log|act|trunc|time|limit|legal|valid|mask|discount|gamma|goal|step|prio|id"
@@ -92,6 +84,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     if any(ENDLESS.search(each.text.source) for each in source.modules):
         return
     yield from _inverted(source)
+    yield from stored_flags.find(source)
     for target in _targets(source):
         function = function_of(source, target.node)
         bound = _flags_of(function)
@@ -219,15 +212,6 @@ def _targets(source: SourceFile) -> Iterator[_Target]:
             names = {each.id for part in parts for each in nodes_in(part, ast.Name)}
             if _values_next_state(parts) and not _is_masked(parts, names):
                 yield _Target(node, parts, frozenset(names | set(_assigned_names(source, node))))
-
-
-def words_of(node: ast.AST) -> set[str]:
-    """Return the words in the names that a node contains."""
-    return {
-        word
-        for each in nodes_in(node, ast.Name, ast.Attribute)
-        for word in name_words(each.id if isinstance(each, ast.Name) else each.attr)
-    }
 
 
 def _is_discounted(node: Any) -> bool:
