@@ -51,7 +51,6 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Edit, Fix, dotted_name, encloses, is_none, nodes_in
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.tracing.events import LossGraphRead, ModelCalled, WatchEnded
-from trueloop.tracing.row_digests import has_storage
 
 if TYPE_CHECKING:
     from trueloop.tracing.trackers.learning_progress import LearningProgress
@@ -128,6 +127,8 @@ class Detector(BaseDetector):
 def _all_equal(batch: object, numbers: int = 2, tolerance: float = 0.0) -> bool:
     """Return True if all samples are equal and consist of different numbers."""
     from torch import Tensor
+
+    from trueloop.tracing.row_digests import has_storage
 
     if not isinstance(batch, Tensor) or not has_storage(batch) or not batch.is_cpu or batch.ndim < 2:
         return False
