@@ -169,15 +169,18 @@ def only_call(source: SourceFile, function: Any) -> ast.Call | None:
 
 
 def enclosing_loops(source: SourceFile, node: ast.AST) -> list[tuple[ast.For | ast.While, ...]]:
-    """Return the loops around a node, innermost first, for each chain of calls that leads to it."""
+    """Return the loops around a node, innermost first, for each chain of calls that leads to it; equal chains once."""
     chains = enclosing_blocks(source, node)
-    return [tuple(each for each in chain if not isinstance(each, ast.If)) for chain in chains]
+    return list(dict.fromkeys(tuple(each for each in chain if not isinstance(each, ast.If)) for chain in chains))
 
 
 def enclosing_blocks(
     source: SourceFile, node: ast.AST, depth: int = 0
 ) -> list[tuple[ast.For | ast.While | ast.If, ...]]:
-    """Return the loops and conditions around a node, innermost first, for each chain of calls that leads to it."""
+    """Return the loops and conditions around a node, innermost first, for each chain of calls that leads to it.
+
+    Equal chains are returned once.
+    """
     blocks: list[ast.For | ast.While | ast.If] = []
     child: ast.AST = node
     parent: Any = source.parents.get(id(node))
@@ -192,9 +195,9 @@ def enclosing_blocks(
         return [own]
     around: Any = source.parents.get(id(parent))
     name = around.name if parent.name == "__init__" and isinstance(around, ast.ClassDef) else parent.name
-    outer = [
+    outer = dict.fromkeys(
         each
         for call in definitions(source).calls.get(name, [])[:8]
         for each in enclosing_blocks(source, call, depth + 1)
-    ]
+    )
     return [(*own, *each) for each in outer] or [own]

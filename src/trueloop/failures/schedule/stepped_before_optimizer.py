@@ -31,20 +31,23 @@ References
 """
 
 import ast
+import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.old_torch import runs_only_on_old_torch
+from trueloop.analysis.project import Module
 from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures.failure import BaseDetector, Failure, Rule, Severity, changed
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, Ref, SchedulerStepped, StepSkipped, StepTaken
+
+_OLD_TORCH: Final = re.compile(r"\basync *=|loss\w*\.data\[0\]")
 
 
 @dataclass(slots=True)
@@ -154,7 +157,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         if scheduler.name.rpartition(".")[2] not in USES_FIRST_RATE or "last_epoch" in scheduler.arguments:
             continue
-        if runs_only_on_old_torch(source.module_of(advance.node.lineno)):
+        if _runs_only_on_old_torch(source.module_of(advance.node.lineno)):
             continue  # where the first step() set the first rate
         step = None if MANAGED in scheduler.facts | optimizer.facts else _first_update(source, advance)
         if step is not None and _always_precedes(advance, step):
@@ -206,6 +209,25 @@ def _always_precedes(advance: Op, step: Op) -> bool:
     if len(step.loops) == len(advance.loops) and any(each not in advance_conditions for each in step_conditions):
         return False
     return all(each in step_conditions or each == (ast.dump(advance.node.func.value), 0) for each in advance_conditions)
+
+
+def _runs_only_on_old_torch(module: Module) -> bool:
+    """Return True for a file with ``x.cuda(async=True)``, or ``loss.data[0]`` of a loss, which is one number.
+
+    Before PyTorch 1.1, the scheduler was stepped first.
+    """
+    if not module.mentions(_OLD_TORCH):
+        return False
+    is_async = any(each.arg == "async" for each in module.nodes_of(ast.keyword))
+    return is_async or any(_is_item_of_loss(each) for each in module.nodes_of(ast.Subscript))
+
+
+def _is_item_of_loss(node: Any) -> bool:
+    match node:
+        case ast.Subscript(value=ast.Attribute(attr="data", value=owner), slice=ast.Constant(value=0)):
+            return ast.unparse(owner).lower().rstrip("0123456789_").endswith("loss")
+        case _:
+            return False
 
 
 RULE = Rule(required_words=("lr_scheduler", "backward(", ".step("), find=find)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -113,14 +113,16 @@ def find_unreset_evaluators(source: SourceFile) -> Iterator[Hit]:
 def _calls_in_epochs(source: SourceFile, definition: ast.ClassDef, method: ast.FunctionDef) -> list[ast.Call]:
     """Return the calls of a method in loops over epochs that do not create its object."""
     known = definitions(source).calls
-    created = [
-        loop for call in known.get(definition.name, ()) for path in enclosing_loops(source, call) for loop in path
-    ]
+    created = _loops_around(source, known.get(definition.name, ()))
     return [
         call
         for call in known.get(method.name, ())
-        if any(e not in created and _is_epoch_loop(e) for path in enclosing_loops(source, call) for e in path)
+        if any(_is_epoch_loop(each) for each in _loops_around(source, (call,)) - created)
     ]
+
+
+def _loops_around(source: SourceFile, calls: Iterable[ast.Call]) -> set[ast.For | ast.While]:
+    return {loop for call in calls for path in enclosing_loops(source, call) for loop in path}
 
 
 def _is_reset_outside(source: SourceFile, definition: ast.ClassDef, meter: Meter) -> bool:
