@@ -34,10 +34,14 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.queries import possible_values as values_of
 from trueloop.analysis.queries.class_instances import definitions
 from trueloop.analysis.queries.loops import assigned_names
-from trueloop.analysis.queries.possible_values import possible_values, without_cycles
+from trueloop.analysis.queries.possible_values import (
+    is_without_gradients,
+    loops_around,
+    possible_values,
+    without_cycles,
+)
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import dotted_name, nodes_in
 from trueloop.failures.failure import Failure, Rule, Severity, changed
@@ -75,7 +79,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _compare(source: SourceFile, found: list[tuple[ast.Call, ast.expr, str]]) -> Iterator[Hit]:
     """Yield the calls without gradients if all of them get another scale than all others."""
-    sampling = [each for each in found if values_of.is_without_gradients(source, each[0])]
+    sampling = [each for each in found if is_without_gradients(source, each[0])]
     training = [each for each in found if each not in sampling]
     scales = [{scale for _, _, scale in each} for each in (training, sampling)]
     if any(len(each) != 1 for each in scales) or scales[0] == scales[1]:
@@ -112,7 +116,7 @@ def _of_name(source: SourceFile, node: ast.Name) -> str | None:
     scales = {_scale(source, each) for each in values}
     if values:
         return scales.pop() if len(scales) == 1 else None
-    for loop in values_of.loops_around(source, node):
+    for loop in loops_around(source, node):
         if node.id in assigned_names(loop.target):
             return _of_loop(source, loop, node.id)
     return None
