@@ -614,7 +614,8 @@ def test_slow_noisy_and_hard_runs_have_no_finding(run, script):
     assert not [each.message for each in run(HEAD + script).findings if each.code.startswith("LRN")]
 
 
-def test_a_returned_position_that_sees_no_sample_is_named(run):
+@pytest.mark.parametrize("dropout", ["0.0", "0.1"])
+def test_a_returned_position_that_sees_no_sample_is_named(run, dropout):
     script = """
 class Encoder(nn.Module):
     def __init__(self, batch_first):
@@ -629,6 +630,7 @@ y = (words[:, 3] > 10).long()
 model = Encoder({first})
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 """ + train("F.cross_entropy(model(words[rows]), y[rows])", 120)
+    script = script.replace("dropout=0.0", f"dropout={dropout}")
     [found] = [each for each in run(HEAD + script.replace("{first}", "False")).findings if each.code == "LRN005"]
     assert "changed no output" in found.message
     assert not [each for each in run(HEAD + script.replace("{first}", "True")).findings if each.severity != "note"]

@@ -229,6 +229,27 @@ enable(model)
 print(torch.stack([model(x) for _ in range(10)]).std(0))
 """,
 }
+CONSTANT = """
+class Constant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.out = nn.Dropout(), nn.Linear(1, 2)
+    def forward(self, x):
+        return self.out(self.drop(x[:, :1] * 0))
+net = Constant().eval()
+outputs = []
+for rows in torch.randn(10, 4, 3):
+    x = rows
+    with torch.no_grad():
+        out = net(x)
+    outputs.append(out)
+print(torch.stack(outputs).std())
+"""
+
+
+def test_equal_answers_for_other_inputs_are_no_equal_passes(run):
+    assert "EVL021" not in {each.code for each in run(HEAD + CONSTANT).findings}
+    assert "EVL021" in {each.code for each in run(HEAD + CONSTANT.replace("x = rows", "x = torch.ones(4, 3)")).findings}
 
 
 @pytest.mark.parametrize("script", [*FAULTY.values(), *ONLY_RUN.values()], ids=[*FAULTY, *ONLY_RUN])

@@ -176,3 +176,35 @@ def loss_of(a, b):
     return F.cross_entropy(similar, torch.arange(len(z)) ^ 1)
 """
     lint_is_clean(JOINED_HEAD + script, "LOS025")
+
+
+ELSEWHERE = """
+def nt_xent(z):
+    similar = (z @ z.T).masked_fill(torch.eye(len(z)).bool(), -1e9)
+    return F.cross_entropy(similar, torch.arange(len(z)) ^ 1)MARK
+
+def train(net, augment, optimizer, x):
+    z = net(JOIN)
+    optimizer.zero_grad()
+    nt_xent(z).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "join", ["torch.cat([augment(x), augment(x)])", "torch.cat((augment(x, 0.2), augment(x, 0.2)), 0)"]
+)
+def test_lint_reports_neighbours_of_views_that_another_function_joins(lint_reports, join):
+    lint_reports(JOINED_HEAD + ELSEWHERE.replace("JOIN", join).replace("MARK", "  # <- LOS025"))
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        "torch.stack([augment(x), augment(x)], 1).flatten(0, 1)",
+        "torch.cat([augment(x), augment(x)])[torch.arange(64).view(2, 32).t().flatten()]",
+        "torch.cat([x, x.flip(0)])",
+    ],
+)
+def test_lint_accepts_neighbours_of_other_views(lint_is_clean, join):
+    lint_is_clean(JOINED_HEAD + ELSEWHERE.replace("JOIN", join).replace("MARK", ""), "LOS025")

@@ -64,6 +64,7 @@ class _Passes:
     """The latest calls of a model with one result."""
 
     output: Any
+    inputs: Any
     location: CodePosition | None
     update: int
     count: int = 1
@@ -82,8 +83,8 @@ class Detector(BaseDetector):
         """Return evidence at the fifth call in a row with the same output."""
         from torch import Tensor
 
-        output, before = event.output, self._passes.get(event.model)
-        is_readable = type(output) is Tensor and event.inputs is not None  # not within vmap
+        output, inputs, before = event.output, event.inputs, self._passes.get(event.model)
+        is_readable = type(output) is Tensor and isinstance(inputs, Tensor)  # not within vmap
         if not is_readable or not output.is_cpu or event.dropout_active or output.numel() > MAX_VALUES:
             if before is not None:
                 before.update = -1  # the next pass is the first one
@@ -94,9 +95,11 @@ class Detector(BaseDetector):
             and before.update == event.update
             and before.location == event.location
             and before.output.equal(output)
+            and (before.inputs.dtype, before.inputs.device) == (inputs.dtype, inputs.device)
+            and before.inputs.equal(inputs)
         )
         if before is None or not is_repeated:
-            self._passes.put(event.model, _Passes(output, event.location, event.update))
+            self._passes.put(event.model, _Passes(output, inputs.detach(), event.location, event.update))
             return None
         before.count += 1
         if before.count != MIN_PASSES or not event.location or not _is_sampled(event.live_module, event.location):

@@ -26,7 +26,8 @@ How it is detected
     standard deviation is at most a thousandth of that of the targets (for class scores: at most 0.001) in each of the
     last four batches that it read, if the loss of 30 or more updates did not fall clearly below that of the best
     constant prediction. It names dead and saturated layers, vanishing gradients, and a repeated call with other values
-    in half of the samples that changed no output. It does not read answers on a GPU.
+    in half of the samples that changed no output, which suffices where dropout makes the answers differ. It does not
+    read answers on a GPU.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -89,7 +90,8 @@ class Detector(BaseDetector):
     def on_watch_ended(self, event: WatchEnded) -> Evidence | None:
         """Return evidence if the run does not learn."""
         deviations = [each for each in self._deviations if each is not None]
-        if len(deviations) < BATCHES or (failure := self.progress.failure()) is None:
+        is_alike = len(deviations) == BATCHES
+        if not (is_alike or self._input_ignored) or (failure := self.progress.failure()) is None:
             return None
         changes = [each for each in self.progress.weight_changes().values() if each]
         ratio = min((each[-1].first_gradient for each in changes), default=1.0)
@@ -102,10 +104,15 @@ class Detector(BaseDetector):
         if not cause and ratio < VANISHED:
             cause = f"the gradient of the first layer is {format_float(ratio)} times that of the last layer"
         self.progress.cause_reported = True
+        if is_alike:
+            cause = f"the standard deviation over a batch is {format_float(deviations[-1])}{cause and ', and ' + cause}"
         return Evidence(
-            message="The model gives the same answer for every input: the standard deviation over a batch is "
-            f"{format_float(deviations[-1])}{cause and ', and ' + cause}. The run does not learn: {failure.losses}.",
+            message=f"The model gives the same answer for every input: {cause}. The run does not learn: "
+            f"{failure.losses}.",
             location=self._location,
+            fix="Pass batch_first=True to attention over (batch, time), or look for dead units."
+            if self._input_ignored
+            else "",
         )
 
     def inconclusive(self) -> str:

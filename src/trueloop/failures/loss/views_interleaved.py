@@ -60,6 +60,10 @@ _PAIRS: Final = re.compile(
     r"|\bdiag(onal)?\(\s*\w+\s*,\s*(offset\s*=\s*)?-?\w*(n|size|batch)\w*\s*\)"
 )
 
+_INTERLEAVES: Final = re.compile(
+    r"::2[\],]|interleave|(\.t\(\)|transpose\(\s*0,\s*1\s*\))\.(flatten|reshape|contiguous)"
+)
+
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each pair of views that is interleaved for a loss that expects one after the other."""
@@ -88,7 +92,10 @@ def _neighbours_of_stacked(source: SourceFile) -> Iterator[Hit]:
             case _:
                 continue
         calls = list(nodes_in(function_of(source, node), ast.Call))
-        joined = [each for each in calls if last_name(each.func) in ("cat", "concat", "concatenate") and _is_pair(each)]
+        joined = [each for each in calls if _is_pair(each)]
+        if not joined and not source.mentions(_INTERLEAVES):  # where the loss gets its views
+            joined = [each for each in source.all_calls if _is_pair(each) and _are_views(_inner_calls(each))]
+            calls += source.all_calls if joined else []
         names = {last_name(each.func) for each in calls}
         is_loss = not names.isdisjoint(("cross_entropy", "log_softmax", "logsumexp", "exp", "CrossEntropyLoss"))
         if last_name(rows.func) == "arange" and joined and is_loss and "stack" not in names:
@@ -102,12 +109,22 @@ def _neighbours_of_stacked(source: SourceFile) -> Iterator[Hit]:
 
 def _is_pair(call: ast.Call) -> bool:
     """Return True for ``cat([a, b])`` along the batch."""
+    if last_name(call.func) not in ("cat", "concat", "concatenate"):
+        return False
     views = call.args[0] if call.args else None
     given = [each.value for each in call.keywords if each.arg in ("dim", "axis")] or call.args[1:2]
     along = getattr(given[0], "value", None) if given else 0
     if not isinstance(views, ast.List | ast.Tuple) or len(views.elts) != 2 or along != 0:
         return False
     return not any(last_name(each.func) == "arange" for each in nodes_in(views, ast.Call))
+
+
+def _inner_calls(join: ast.Call) -> list[ast.expr]:
+    """Return ``augment(x), augment(x)`` for ``cat([net(augment(x)), net(augment(x))])``."""
+    views: list[ast.expr] = list(getattr(join.args[0], "elts", ()))
+    while views and all(isinstance(e, ast.Call) and e.args and isinstance(e.args[0], ast.Call) for e in views):
+        views = [each.args[0] for each in views]  # type: ignore[attr-defined]
+    return views
 
 
 def _interleaved(source: SourceFile, call: ast.Call) -> ast.Call | None:
