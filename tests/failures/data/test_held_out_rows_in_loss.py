@@ -201,3 +201,40 @@ def test_lint_accepts_rows_that_are_valid_by_a_comparison(lint_codes, rows):
 @pytest.mark.parametrize("rows", ["split['valid']", "torch.rand(9) > 0.8", "torch.arange(90) > 80"])
 def test_lint_reports_rows_that_are_held_out(lint_codes, rows):
     assert "DAT031" in lint_codes(HEAD + USABLE.format(rows=rows, mark=""))
+
+
+STEP = """
+def train_step(model, optimizer, x, adj, y, train_mask):
+    model.train()
+    optimizer.zero_grad()
+    out = model(x, adj)
+    loss = F.cross_entropy(ARGUMENTS)MARK
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+@torch.no_grad()
+def accuracies(model, x, adj, y, *masks):
+    model.eval()
+    answers = model(x, adj).argmax(1)
+    return [(answers[m] == y[m]).float().mean().item() for m in masks]
+
+for epoch in range(100):
+    train_step(model, optimizer, x, adj, y, train_mask)
+    print(accuracies(model, x, adj, y, train_mask, test_mask))
+"""
+
+
+@pytest.mark.parametrize("name", ["train_mask", "idx_train", "train_idx"])
+def test_lint_reports_rows_that_a_training_step_gets_and_does_not_read(lint_reports, name):
+    script = STEP.replace("train_mask", name).replace("ARGUMENTS", "out, y").replace("MARK", "  # <- DAT031")
+    lint_reports(HEAD + script)
+
+
+@pytest.mark.parametrize("arguments", ["out[train_mask], y[train_mask]", "out, torch.where(train_mask, y, -100)"])
+def test_lint_accepts_rows_that_a_training_step_reads(lint_is_clean, arguments):
+    lint_is_clean(HEAD + STEP.replace("ARGUMENTS", arguments).replace("MARK", ""))
+
+
+def test_lint_accepts_rows_that_are_not_those_of_the_training(lint_is_clean):
+    lint_is_clean(HEAD + STEP.replace("train_mask", "node_mask").replace("ARGUMENTS", "out, y").replace("MARK", ""))

@@ -686,3 +686,30 @@ print(evaluate(model, test_x, test_y))
 
 def test_lint_accepts_ranks_of_scores(lint_is_clean):
     lint_is_clean(RANKS)
+
+
+UNPACKED = """
+import torch
+
+def index(values):
+    return {v: k for k, v in enumerate(dict.fromkeys(values))}
+
+def maps(rows):
+    return index(r[0] for r in rows), index(r[1] for r in rows)
+
+def encode(rows, users, items):
+    return torch.tensor([users[r[0]] for r in rows]), torch.tensor([items[r[1]] for r in rows])
+
+train, test = rows[:800], rows[800:]
+users, items = maps(train)
+x, xt = encode(train, users, items), encode(test, GIVEN)
+"""
+
+
+def test_lint_reports_mappings_that_are_unpacked_into_a_call(lint_codes):
+    assert "DAT026" in lint_codes(UNPACKED.replace("GIVEN", "*maps(test)"))
+
+
+@pytest.mark.parametrize("given", ["users, items", "*maps(train)"])
+def test_lint_accepts_mappings_of_the_training_rows(lint_codes, given):
+    assert "DAT026" not in lint_codes(UNPACKED.replace("GIVEN", given))

@@ -23,7 +23,7 @@ When this is fine
 How it is detected
     Only the linter finds it: a loss of a training step gets the outputs of the model for all rows and all labels, the
     evaluation selects rows of the same labels by a mask or by indices that are called test or validation, and no mask
-    or list of training rows is used outside of the evaluation.
+    or list of training rows is used outside of the evaluation; or a training step gets such a mask, unread.
 
 References
     DGL, "Process data", on masks of nodes, https://www.dgl.ai/dgl_docs/_sources/guide/data-process.rst.txt
@@ -55,6 +55,7 @@ _NO_GRADIENTS: Final = frozenset(("no_grad", "inference_mode", "eval"))
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each loss over all rows of labels of which the evaluation selects the held-out ones."""
+    yield from _rows_not_read(source)
     selected = _held_out_labels(source)
     calls = [each for each in source.all_calls if len(each.args) > 1] if selected else []
     losses = [each for each in calls if is_loss_call(source, each)]
@@ -72,6 +73,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
             node=loss,
             related=((row, "held-out rows are selected here"),),
         )
+
+
+def _rows_not_read(source: SourceFile) -> Iterator[Hit]:
+    """Yield the loss of each training step that gets the training rows as an argument and does not read it."""
+    for function in source.nodes_of(ast.FunctionDef):
+        rows = [each for each in function.args.args if is_training(ast.Name(each.arg)) and name_words(each.arg) & _ROWS]
+        read = {each.id for each in nodes_in(function, ast.Name)} if rows else set()
+        losses = [each for each in nodes_in(function, ast.Call) if rows and is_loss_call(source, each)]
+        losses = [each for each in losses if len(each.args) > 1 and _is_trained(source, each)]
+        is_unread = len(rows) == 1 and rows[0].arg not in read and len(losses) == 1
+        if is_unread and not any(nodes_in(each, ast.Subscript) for each in losses[0].args[:2]):
+            yield Hit(
+                message=f"`{ast.unparse(losses[0])}` is computed over all rows: `{function.name}` gets "
+                f"`{rows[0].arg}` and does not use it, so the held-out rows are trained on.",
+                node=losses[0],
+            )
 
 
 def _held_out_labels(source: SourceFile) -> dict[str, ast.Subscript]:
@@ -213,7 +230,10 @@ def _is_reduced_later(loss: ast.Call) -> bool:
 RULE = Rule(
     required_words=(
         "backward(",
-        re.compile(r"\[[\w.]*(?:mask|msk|idx|ind|nodes|rows|nid)[\w.]*\]"),
+        re.compile(
+            r"\[[\w.]*(?:mask|msk|idx|ind|nodes|rows|nid)[\w.]*\]"
+            r"|def \w+\([^)]{0,200}\b(?:train_?(?:mask|idx|ind|nodes|rows|ids)|(?:mask|idx)_train)"
+        ),
         "test|val|dev|held",
     ),
     find=find,

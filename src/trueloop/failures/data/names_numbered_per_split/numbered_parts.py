@@ -301,9 +301,16 @@ def _gives_mapping(source: SourceFile, function: ast.FunctionDef, each: Numberin
         return False
     if each.mapping.startswith("self."):  # IdMap().fit(ids)
         return None if function.name.startswith("__") else False
-    if returned and all(value is each.node or (dotted_name(value) or "-") == each.mapping for value in returned):
+    if returned and all(_is_mapping(value, each) for value in returned):
         return True
-    return False if _is_used(source, each) else None
+    if _is_used(source, each):
+        return False
+    is_part = all(any(_is_mapping(part, each) for part in getattr(value, "elts", ())) for value in returned)
+    return True if returned and is_part else None
+
+
+def _is_mapping(value: ast.expr, numbering: Numbering) -> bool:
+    return value is numbering.node or (dotted_name(value) or "-") == numbering.mapping
 
 
 def _calls_of(
@@ -364,6 +371,8 @@ def _is_looked_up(source: SourceFile, node: ast.expr) -> bool:
 def _is_looked_up_in_call(source: SourceFile, node: ast.AST) -> bool:
     """Return True if a dictionary is passed to a function of the program that looks its names up."""
     call: Any = source.parents.get(id(node))
+    if isinstance(call, ast.Starred):  # encode(rows, *numbers(rows))
+        return _is_looked_up_in_function(source, source.parents.get(id(call)), call)
     call = source.parents.get(id(call)) if isinstance(call, ast.keyword) else call
     if isinstance(call, ast.Attribute | ast.Subscript) and isinstance(node, ast.Call):
         return _is_looked_up(source, node)  # build(names)[name]
@@ -377,6 +386,15 @@ def _is_looked_up_in_call(source: SourceFile, node: ast.AST) -> bool:
             uses = [e for e in nodes_in(function, ast.Name) if e.id == parameter.arg]
             return any(_is_looked_up(source, each) for each in uses)
     return False
+
+
+def _is_looked_up_in_function(source: SourceFile, call: Any, unpacked: ast.Starred) -> bool:
+    """Return True if a function looks names up in the parameters that get the items of a tuple."""
+    function = definitions(source).functions.get(last_name(call.func)) if isinstance(call, ast.Call) else None
+    if function is None:
+        return False
+    names = {each.arg for each in function.args.args[call.args.index(unpacked) :]}
+    return any(_is_looked_up(source, each) for each in nodes_in(function, ast.Name) if each.id in names)
 
 
 def _loop_over_parts(source: SourceFile, numbering: Numbering) -> ast.expr | None:
