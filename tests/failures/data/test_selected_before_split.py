@@ -363,3 +363,30 @@ def test_lint_reports_faulty_scripts(lint_reports, script):
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
+
+
+FOLDS = """
+import numpy as np
+import torch
+
+def strongest(x, y, k):
+    gap = np.abs(x[y == 1].mean(0) - x[y == 0].mean(0))
+    return np.argsort(-gap)[:k]
+
+BEFORE
+for test in np.array_split(np.random.permutation(len(y)), 5):
+    train = np.setdiff1d(np.arange(len(y)), test)
+    INSIDE
+    a, b = x[train][:, best], x[test][:, best]
+    model = fit(torch.tensor(a), y[train])
+"""
+
+
+def test_lint_reports_columns_of_parts_that_all_samples_chose(lint_codes):
+    chosen = "best = strongest(x, y, 20)"
+    assert "DAT020" in lint_codes(FOLDS.replace("BEFORE", chosen).replace("INSIDE", "pass"))
+
+
+@pytest.mark.parametrize("chosen", ["best = strongest(x[train], y[train], 20)", "best = np.argsort(-x.var(0))[:20]"])
+def test_lint_accepts_columns_that_the_training_rows_chose(lint_codes, chosen):
+    assert "DAT020" not in lint_codes(FOLDS.replace("BEFORE", "").replace("INSIDE", chosen))

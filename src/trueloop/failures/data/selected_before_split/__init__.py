@@ -26,11 +26,11 @@ How it is detected
     Only the linter finds it: a selection, a target encoder or a discriminant analysis that is fitted with labels, the
     mean label of each group of a table, or columns of an array that were sorted by a score of this array and the
     labels, and whose result the same function, or one that it calls, splits afterwards into training and held-out
-    samples, by a call, by slices or with two arrays of indices. Target encodings by hand, with
-    ``groupby(...)[label].mean()``, ``pivot_table`` or ``numpy.bincount(..., weights=labels)``, are followed through
-    functions: it reports each call that passes them a table, or arrays, of which the same function splits the rows, if
-    rows look up what was computed. A column holds labels if its name says so, or if it is stratified by, scored or
-    assigned to ``y``.
+    samples, by a call, by slices or with two arrays of indices, also before it takes the columns. Target encodings by
+    hand, with ``groupby(...)[label].mean()``, ``pivot_table`` or ``numpy.bincount(..., weights=labels)``, are followed
+    through functions: it reports each call that passes them a table, or arrays, of which the same function splits the
+    rows, if rows look up what was computed. A column holds labels if its name says so, or if it is stratified by,
+    scored or assigned to ``y``.
 
 References
     scikit-learn, "Common pitfalls", https://scikit-learn.org/stable/common_pitfalls.html
@@ -114,6 +114,10 @@ def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) ->
             if id(origin) not in reported:
                 reported.add(id(origin))
                 yield _hit(origin, split)
+        for origin, split in _columns_of_parts(statement, ranked, parts):
+            if id(origin) not in reported:
+                reported.add(id(origin))
+                yield _hit(origin, split)
         for call in list(nodes_in(statement, ast.Call)):
             if _kind(call, made) and last_name(call.func) == "fit" and isinstance(call.func, ast.Attribute):
                 fitted[ast.unparse(call.func.value)] = call
@@ -169,6 +173,26 @@ def _splits(
             is_named = any(name_words(name) & _TRAINING for name in used)
             if len(used) > 1 and (is_named or (isinstance(each.slice, ast.Slice) and targets & (TRAINING | HELD_OUT))):
                 yield origin, each
+
+
+def _columns_of_parts(
+    statement: ast.stmt, ranked: dict[str, _Ranking], parts: dict[int, set[str]]
+) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield the rankings by which a statement chooses columns of two parts: ``x[train][:, best], x[test][:, best]``."""
+    for each in nodes_in(statement, ast.Subscript):
+        match each:
+            case ast.Subscript(
+                value=ast.Subscript(value=ast.Name(id=features), slice=ast.Name(id=rows)),
+                slice=ast.Tuple(elts=[ast.Slice(), columns]),
+            ):
+                found = next((ranked[name] for name in _names(columns) if name in ranked), None)
+            case _:
+                continue
+        if found is not None and found.is_order and features in found.features:
+            used = parts.setdefault(id(found.call), set())
+            used.add(rows)
+            if len(used) > 1 and any(name_words(name) & (_TRAINING | TRAINING) for name in used):
+                yield found.call, each
 
 
 def _is_split_inside(source: SourceFile, call: ast.Call, derived: dict[str, ast.Call]) -> bool:
