@@ -41,6 +41,7 @@ References
 import ast
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.batch_loops import is_label
@@ -110,11 +111,9 @@ def _in_scope(source: SourceFile, body: list[ast.stmt], made: dict[str, str]) ->
     parts: dict[int, set[str]] = {}
     reported: set[int] = set()
     for statement in simple_statements(body, heads=True):
-        for origin, split in _splits(source, statement, derived, parts):
-            if id(origin) not in reported:
-                reported.add(id(origin))
-                yield _hit(origin, split)
-        for origin, split in _columns_of_parts(statement, ranked, parts):
+        for origin, split in chain(
+            _splits(source, statement, derived, parts), _columns_of_parts(statement, ranked, parts)
+        ):
             if id(origin) not in reported:
                 reported.add(id(origin))
                 yield _hit(origin, split)
