@@ -35,6 +35,7 @@ import ast
 import random
 import re
 from collections.abc import Iterator
+from ctypes import string_at
 from typing import Any, Final
 
 from trueloop.analysis.operations import OpKind
@@ -109,7 +110,9 @@ def _state_of_generators() -> int:
 
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
     numpy: Any = np.random.get_state()
-    return hash((random.getstate(), numpy[1].tobytes(), numpy[2], *(each.numpy().tobytes() for each in states)))
+    return hash(
+        (random.getstate(), numpy[1].tobytes(), numpy[2], *(string_at(each.data_ptr(), each.nbytes) for each in states))
+    )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
