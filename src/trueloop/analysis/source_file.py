@@ -272,7 +272,7 @@ class SourceFile:
         """Return the block that contains a statement."""
         return next((each.blocks[id(statement)] for each in self.modules if id(statement) in each.blocks), [])
 
-    def following(self, statement: ast.stmt) -> list[ast.stmt]:
+    def following(self, statement: ast.stmt | None) -> list[ast.stmt]:
         """Return the statements after one in its own block."""
         block = self.block(statement)
         return block[block.index(statement) + 1 :] if statement in block else []

@@ -87,9 +87,7 @@ def _is_scheduled(source: SourceFile, optimizer: AbstractValue) -> bool:
 
 def _sets_rate_after(source: SourceFile, load: Op) -> bool:
     """Return True if the statements after a load set the learning rate in the parameter groups."""
-    block = source.block(load.statement)
-    later = block[block.index(load.statement) + 1 :] if load.statement in block else []
-    return any(sets_in_groups(each, name) for each in later for name in ("lr", "initial_lr"))
+    return any(sets_in_groups(each, name) for each in source.following(load.statement) for name in ("lr", "initial_lr"))
 
 
 def _ends_training(source: SourceFile, load: Op) -> bool:

@@ -1,4 +1,4 @@
-"""An IoU that expects the corners of boxes gets boxes with width and height, or the other way round.
+"""An IoU that expects the corners of boxes gets boxes with width and height.
 
 What you see
     The IoU stays low although the boxes look right in a picture, or it is 0 for most boxes; a loss with the IoU does
@@ -48,7 +48,6 @@ _CONVERTS: Final = re.compile(
 _START: Final = re.compile(r"^(b|c|box_|gt_|center_|centre_)?(x|y|l|t|left|top|cx|cy|col|row)(_?(c|1|0|min|center))?$")
 _SIZES: Final = (re.compile(r"^(b|box_|gt_)?(w|width|dx)$"), re.compile(r"^(b|box_|gt_)?(h|height|dy)$"))
 _END: Final = re.compile(r"(^|_|x|y)_?(2|max|br|right|bottom|end)$")
-
 _PAIR: Final = re.compile(r"(\b|_)(wh|sizes?|dims?)\b")
 
 
