@@ -105,8 +105,7 @@ def _assigned(statement: ast.stmt) -> Iterator[str]:
 def _arm(source: SourceFile, branch: Branch) -> list[ast.stmt]:
     """Return the statements of an arm; after ``if worse: return`` those that follow."""
     arm: list[ast.stmt] = branch.node.body if branch.arm == 0 else branch.node.orelse
-    block = source.block(branch.node)
-    return arm or (block[block.index(branch.node) + 1 :] if branch.node in block else [])
+    return arm or source.following(branch.node)
 
 
 def _stored_paths(statement: ast.stmt) -> Iterator[str]:
